@@ -19,7 +19,7 @@ constexpr std::size_t kChunks = 16;
 constexpr double kMaxFlopsOfChunk = 1.0e8;
 // The number of chunks that a layer can be ahead of the layer above, and the number for which the layer above comes
 // first.
-constexpr std::size_t kChunksAhead = 32, kChunksBehind = 4;
+constexpr std::size_t kChunksAhead = 32, kChunksOfLag = 4;
 // The measured least FLOPs of a stack that is worth a pipeline.
 constexpr double kMinFlops = 1.5e6;
 constexpr std::size_t kMinChunks = 2;
@@ -40,7 +40,7 @@ class Pipeline final : public Job {
   Pipeline(const std::vector<StackedLayer>& layers, std::size_t threads, CancellationToken* token)
       : T_(layers[0].call.T),
         chunk_(StepsOfChunk(layers)),
-        far_behind_(layers.size() > threads ? kChunksBehind * chunk_ : T_ + 1),
+        large_lag_(layers.size() > threads ? kChunksOfLag * chunk_ : T_ + 1),
         token_(token) {
     const std::size_t ring_steps = std::min((T_ + chunk_ - 1) / chunk_, kChunksAhead) * chunk_;
     Rows below = layers[0].call.X;
@@ -116,22 +116,23 @@ class Pipeline final : public Job {
 
   bool IsOver() const { return stages_.back()->done.load(std::memory_order_acquire) == T_; }
 
-  // Computes a chunk. Returns false if no layer has one. With more layers than threads, a layer that is far behind
-  // comes first, so that all threads have work until the end. Otherwise it is the layer `mine`, because its weights are
-  // in this thread's cache.
+  // Computes a chunk. Returns false if no layer has one. With more layers than threads, a layer with a large lag comes
+  // first, so that all threads have work until the end. Otherwise it is the layer `mine`, because its weights are in
+  // this thread's cache.
   bool ComputeChunk(std::size_t& mine) noexcept {
-    return ComputeOther(mine, far_behind_) || ComputeChunkOf(mine) || ComputeOther(mine, 0);
+    return ComputeOther(mine, large_lag_) || ComputeChunkOf(mine) || ComputeOther(mine, 0);
   }
 
-  // Computes a chunk of the highest layer that is at least `behind` steps behind the layer below, and makes it `mine`.
-  bool ComputeOther(std::size_t& mine, std::size_t behind) {
+  // Computes a chunk of the highest layer whose lag is at least `least_lag` steps, and makes this layer `mine`.
+  bool ComputeOther(std::size_t& mine, std::size_t least_lag) {
     for (std::size_t i = stages_.size(); i-- > 0;) {
-      if (i != mine && StepsBehind(i) >= behind && ComputeChunkOf(i)) return mine = i, true;
+      if (i != mine && StepsOfLag(i) >= least_lag && ComputeChunkOf(i)) return mine = i, true;
     }
     return false;
   }
 
-  std::size_t StepsBehind(std::size_t index) const {
+  // The steps of the layer below that this layer has not read yet.
+  std::size_t StepsOfLag(std::size_t index) const {
     const std::size_t done = stages_[index]->done.load(std::memory_order_relaxed);
     return index == 0 ? 0 : stages_[index - 1]->done.load(std::memory_order_relaxed) - done;
   }
@@ -164,8 +165,8 @@ class Pipeline final : public Job {
     return done + chunk_ - above <= stage.ring_steps ? steps : 0;
   }
 
-  const std::size_t T_, chunk_, far_behind_;  // steps
-  CancellationToken* const token_;            // only for the thread that made the call
+  const std::size_t T_, chunk_, large_lag_;  // steps
+  CancellationToken* const token_;           // only for the thread that made the call
   std::vector<std::unique_ptr<Stage>> stages_;
   std::atomic<bool> is_closed_{false};
   std::atomic<std::size_t> helping_{0};  // helpers that may compute a chunk

@@ -1,5 +1,5 @@
-// Runs layers on top of each other: while a thread computes a chunk of steps of a layer, another computes the chunk
-// before of the layer above.
+// Runs a stack of layers on several threads. While one thread computes a chunk of steps of a layer, another thread
+// computes the previous chunk of the layer above.
 
 #ifndef ONEGRU_NATIVE_PIPELINE_H_
 #define ONEGRU_NATIVE_PIPELINE_H_

@@ -298,7 +298,7 @@ void BindCalls(nb::module_& m) {
         return Y.is_valid() ? Y : nb::none();
       },
       nb::arg("steppers"), nb::arg("X").none(), nb::arg("batch_first"),
-      "Runs streams on top of each other on several threads; None, with nothing done, if that is not faster.");
+      "Runs the streams of a stack on several threads; None, with nothing done, if that is not faster.");
 }
 
 }  // namespace onegru

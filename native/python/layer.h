@@ -43,8 +43,8 @@ struct StepArguments {
 // Throws the exception of a signal handler that ran during the call.
 nanobind::object TryCall(const Layer& layer, const CallArguments& given);
 nanobind::object TrySteps(Stream& stream, const StepArguments& given);
-// The same for streams on top of each other, of which the first takes X [T, B, I], or [B, T, I] with `batch_first`, if
-// they run faster together than one after another. Returns the Y of the last.
+// Runs the streams of a stack on several threads, if that is faster than one stream after another. X is the input of
+// the first stream: [T, B, I], or [B, T, I] with `batch_first`. Returns the Y of the last stream.
 nanobind::object TryStack(const std::vector<const Stream*>& streams, nanobind::handle X, bool batch_first);
 
 // The C++ object of a Python object; null for None.

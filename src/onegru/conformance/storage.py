@@ -45,7 +45,7 @@ class Storage:
 _ONE = "with one scale and one zero point"
 _BLOCKS = "for every two columns of a row"
 
-#: Every way in which the suite stores W and R, by name.
+#: The ways to store W and R in the suite, by name.
 STORAGES: Mapping[str, Storage] = {
     "int8 by row": Storage("W and R are int8, with one scale for each row."),
     "int8 by tensor": Storage(f"W and R are int8, each {_ONE}.", "int8", "tensor", (-9, 9)),

@@ -20,7 +20,7 @@ class Finding:
 
     @property
     def subject(self) -> tuple[str, str]:
-        """What it is about."""
+        """The operator and the name that the finding is about."""
         return self.operator, self.name
 
     def __str__(self) -> str:

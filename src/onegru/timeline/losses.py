@@ -72,7 +72,7 @@ class LossFinder:
         return found + sorted(own, key=lambda item: order.get(item.subject, len(order)))
 
     def _planned(self) -> list[Finding]:
-        """What the plan of a streaming model refuses, but for steps that a model may carry."""
+        """Return what the plan of a streaming model refuses, except steps that the model can carry."""
         try:
             self.plan = self.planner.plan()
         except SpecError as error:

@@ -55,7 +55,7 @@ class GruNodeConfig:
     def with_names(
         self, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None
     ) -> GruNodeConfig:
-        """Return a copy in which these inputs and outputs have these names."""
+        """Return a copy that uses these names for these inputs and outputs."""
         return replace(self, inputs={**self.inputs, **inputs}, outputs={**self.outputs, **(outputs or {})})
 
 
