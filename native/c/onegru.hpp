@@ -1,8 +1,9 @@
-// onegru.h for C++20: objects are destroyed automatically, sizes are checked, and errors throw onegru::Error.
+// The C++20 API of onegru, on top of onegru.h. Objects own their memory, sizes are checked, and errors throw
+// onegru::Error.
 //
 //   onegru::Layer layer = onegru::Layer::Open("gru.safetensors");
 //   onegru::Stream stream(layer);
-//   stream.Step(x, y);  // of std::vector<float>, std::span<float> and the like
+//   stream.Step(x, y);  // std::vector<float>, std::span<float> or other contiguous ranges
 
 #ifndef ONEGRU_HPP_
 #define ONEGRU_HPP_
@@ -21,7 +22,7 @@
 #include "onegru.h"
 
 namespace onegru {
-inline namespace api {  // the static library has other things of these names
+inline namespace api {  // because the static library has other classes with these names
 
 class Error : public std::runtime_error {
  public:
@@ -43,7 +44,7 @@ struct Destroy {
   void operator()(onegru_stream* stream) const { onegru_stream_destroy(stream); }
 };
 
-// Whether a layer's elements are a program's T: float, double, or std::uint16_t for the bits of 16-bit types.
+// Whether T holds elements of a layer's type: float, double, or std::uint16_t for the bits of 16-bit types.
 template <class T>
 bool Suits(std::int32_t dtype) {
   return dtype == ONEGRU_FLOAT32   ? std::is_same_v<T, float>
@@ -51,11 +52,11 @@ bool Suits(std::int32_t dtype) {
                                    : std::is_same_v<T, std::uint16_t>;
 }
 
-// The numbers of a contiguous range.
+// Returns the data of a contiguous range of the required type and size.
 template <class Range>
 auto* Given(const char* name, Range&& range, std::size_t wanted, std::int32_t dtype) {
   if (!Suits<std::remove_cv_t<std::remove_pointer_t<decltype(std::data(range))>>>(dtype)) {
-    throw Error(ONEGRU_INVALID_ARGUMENT, std::string(name) + ": of another type than the layer's");
+    throw Error(ONEGRU_INVALID_ARGUMENT, std::string(name) + ": its element type does not match the layer's");
   }
   if (std::size(range) != wanted) {
     throw Error(ONEGRU_INVALID_ARGUMENT, std::string(name) + ": " + std::to_string(std::size(range)) +
@@ -66,11 +67,11 @@ auto* Given(const char* name, Range&& range, std::size_t wanted, std::int32_t dt
 
 }  // namespace detail
 
-// Constant: threads may share it.
+// A GRU layer. It does not change, so threads can share it.
 class Layer {
  public:
-  // Contiguous ranges: W [D, 3H, I], R [D, 3H, H], and B [D, 6H], or none for zeros; of double for float64, else of
-  // float.
+  // Takes contiguous ranges W [D, 3H, I], R [D, 3H, H] and B [D, 6H], or none for zeros. The elements are double for
+  // float64, and float for other types.
   template <class W, class R, class B = std::span<const float>>
   Layer(const onegru_spec& spec, const W& w, const R& r, const B& b = {}) {
     const std::size_t D = spec.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1, I = spec.input_size, H = spec.hidden_size;
@@ -82,7 +83,7 @@ class Layer {
     });
   }
 
-  // A layer of a .safetensors file from onegru.save_layers; options: null for the options of the file.
+  // Opens a layer of a .safetensors file from onegru.save_layers. options: null for those of the file.
   static Layer Open(const std::string& path, std::size_t index = 0, const onegru_options* options = nullptr) {
     return Layer([&](onegru_layer** made) { return onegru_layer_open(path.c_str(), index, options, made); });
   }
@@ -90,7 +91,7 @@ class Layer {
     return Layer(
         [&](onegru_layer** made) { return onegru_layer_read(file.data(), file.size(), index, options, made); });
   }
-  // All layers of a file, the lowest first, of one reading.
+  // Opens all layers of a file, the lowest first.
   static std::vector<Layer> OpenAll(const std::string& path, const onegru_options* options = nullptr) {
     return All([&](onegru_layer** made, std::size_t* count) {
       return onegru_layers_open(path.c_str(), options, ONEGRU_MAX_LAYERS, made, count);
@@ -106,7 +107,7 @@ class Layer {
   std::size_t directions() const { return spec_.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1; }
   const onegru_layer* get() const { return layer_.get(); }
 
-  // As onegru_call says; its size need not be set.
+  // Runs the layer; you need not set call.size.
   void Run(onegru_call call) const {
     call.size = sizeof(call);
     Check(onegru_layer_run(layer_.get(), &call));
@@ -143,7 +144,7 @@ class Layer {
   onegru_spec spec_{};
 };
 
-// The states of some rows. One thread at a time; its steps allocate nothing, unless they throw.
+// The states of rows, between steps. Only one thread at a time may use it. Steps allocate memory only when they throw.
 class Stream {
  public:
   explicit Stream(const Layer& layer, std::size_t rows = 1) : spec_(layer.spec()), rows_(rows) {
@@ -152,7 +153,7 @@ class Stream {
     stream_.reset(made);
   }
 
-  // Contiguous ranges: X [rows, I], Y [rows, H], attention [rows] where the layer has it.
+  // Runs one step. Contiguous ranges: X [rows, I], Y [rows, H], and attention [rows] if the layer has it.
   template <class X, class Y>
   void Step(const X& x, Y&& y) {
     Steps(1, x, y);
@@ -162,7 +163,7 @@ class Stream {
     Steps(1, x, y, attention);
   }
 
-  // X [T, rows, I], Y [T, rows, H], attention [T, rows].
+  // Runs T steps: X [T, rows, I], Y [T, rows, H], attention [T, rows].
   template <class X, class Y, class A = std::span<const float>>
   void Steps(std::size_t T, const X& x, Y&& y, const A& attention = {}) {
     const std::size_t count = T * rows_;
@@ -172,7 +173,7 @@ class Stream {
                             scores, detail::Given("Y", y, count * spec_.hidden_size, spec_.dtype)));
   }
 
-  // The states [rows, H]: of double for float64, else of float.
+  // Returns the states [rows, H]: double for float64, and float for other types.
   template <class T = float>
   std::vector<T> State() const {
     std::vector<T> h(rows_ * spec_.hidden_size);

@@ -156,7 +156,7 @@ REFUSED = {
     "stream.state = x": "h: 3 numbers; must be 4",
     "layer.stream(0)": "rows: 0",
     "layer.stream(2 ** 31 - 1)": "out of memory",
-    "new onegru.Layer()": "Layer: made by",
+    "new onegru.Layer()": "Layer: cannot be constructed",
     "onegru.createLayer()": "input_size: undefined",
     'make({ activations: [{ name: "Elu", alpha: "x" }, "Tanh"] })': "alpha: x; must be a number",
     "onegru.readLayer(bytes, 0, { activation_bits: 8 })": "activation_bits: 8; must be 0",

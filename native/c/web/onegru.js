@@ -1,7 +1,7 @@
-// GRU layers and streams of float32 and int8 in browsers, AudioWorklets and Node: the functions of onegru.h, with the
-// same names and the same bits as any build without fused multiply-add. See onegru.d.ts.
+// The JavaScript API of onegru, for browsers, AudioWorklets and Node: the functions of onegru.h for float32 and int8
+// layers. Results have the same bits as those of builds without fused multiply-add. See onegru.d.ts.
 
-const BINARIES = { simd: "{{simd}}", scalar: "{{scalar}}" }; // WebAssembly, a character for each byte
+const BINARIES = { simd: "{{simd}}", scalar: "{{scalar}}" }; // WebAssembly modules; each character is a byte
 const OK = 0;
 // table: javascript_functions
 const ACTIVATIONS = [
@@ -15,16 +15,16 @@ const NAMES = {
   activations: ACTIVATIONS,
 };
 const FLOAT32 = 2, INT8 = 4, AS_STORED = -1, ALL_ROWS = 0xffffffff, MAX_LAYERS = 256;
-// onegru_spec: twelve words, where clip is the last two, then four activations, and two words
+// onegru_spec has twelve words, the last two of which are clip, then four activations, then two words.
 const SPEC_BYTES = 48 + 4 * 24 + 8, OPTIONS_BYTES = 24, CALL_BYTES = 40;
 
 export class OnegruError extends Error {
   get name() { return "OnegruError"; }
 }
 
-function fail(name, what) { throw new OnegruError(`${name}: ${what}`); }
+function fail(name, problem) { throw new OnegruError(`${name}: ${problem}`); }
 
-// What make() makes. Without memory for it, engines throw a RangeError.
+// Returns make(). Engines throw a RangeError if there is not enough memory.
 function allocated(make) {
   try {
     return make();
@@ -37,7 +37,7 @@ function numbers(count) { return allocated(() => new Float32Array(count)); }
 
 let compiled = null;
 
-// The module, compiled when first needed: with SIMD, where WebAssembly has it.
+// Returns the module, with SIMD if the engine supports it. It is compiled at the first use.
 function module() {
   if (compiled === null) {
     const bytes = (text) => Uint8Array.from(text, (character) => character.charCodeAt(0));
@@ -47,12 +47,12 @@ function module() {
   return compiled;
 }
 
-// Memory from which an instance that has thrown is not used for new layers: C++ frees nothing of a call that JavaScript
-// ends.
+// The memory size from which an instance that has thrown gets no new layers. C++ frees no memory of a call that ends
+// by a JavaScript exception.
 const LARGE = 2 ** 26;
 let shared = null;
 
-// The instance for new layers and their streams: a page has room for some 120, so one serves all.
+// Returns the instance for new layers and their streams. They share it, because a page can have only about 120.
 function instance() {
   if (shared === null || (shared.hasThrown && shared.buffer.byteLength > LARGE)) shared = new Instance();
   return shared;
@@ -61,7 +61,7 @@ function instance() {
 class Instance {
   constructor() {
     this.hasThrown = false;
-    const nothing = () => 52; // there is no system: nobody reads what is answered
+    const nothing = () => 52; // there is no operating system, and the result is ignored
     const wasi = Object.fromEntries(
       WebAssembly.Module.imports(module()).map(({ name }) => [name, nothing]));
     const words = (text) => text === "std::bad_alloc" ? "out of memory" : text;
@@ -76,7 +76,7 @@ class Instance {
   get buffer() { return this.functions.memory.buffer; }
 
   text(at) {
-    const bytes = new Uint8Array(this.buffer, at >>> 0); // a 32-bit integer, which JavaScript takes for a signed one
+    const bytes = new Uint8Array(this.buffer, at >>> 0); // JavaScript reads the 32-bit address as signed
     const codes = Array.from(bytes.subarray(0, bytes.indexOf(0)), (byte) => `%${byte.toString(16).padStart(2, "0")}`);
     return decodeURIComponent(codes.join("")); // an AudioWorklet has no TextDecoder
   }
@@ -90,15 +90,15 @@ class Instance {
     }
   }
 
-  // Memory for so many bytes, freed by the caller.
+  // Allocates bytes, which the caller frees.
   allocate(bytes) {
-    // The C library takes 2^31 and more for a negative number.
+    // The C library reads 2^31 and more as negative.
     const at = bytes < 2 ** 31 ? this.functions.malloc(Math.max(bytes, 1)) >>> 0 : 0;
     if (at === 0) throw new OnegruError("out of memory");
     return at;
   }
 
-  // Calls use(addresses): of memory that holds the arrays, null where one is absent, until it returns.
+  // Copies the arrays to memory, calls use(...addresses), with 0 for null, and frees the memory.
   lend(arrays, use) {
     const addresses = [];
     try {
@@ -118,7 +118,7 @@ class Instance {
 function bytesOf(array) { return new Uint8Array(array.buffer, array.byteOffset, array.byteLength); }
 
 function checked(name, array, type, count) {
-  // Another frame's arrays are of another class of that name.
+  // Arrays of another frame have another class of the same name.
   if (Object.prototype.toString.call(array) !== `[object ${type.name}]`) fail(name, `must be a ${type.name}`);
   if (count !== null && array.length !== count) fail(name, `${array.length} numbers; must be ${count}`);
   return array;
@@ -130,7 +130,7 @@ function whole(name, number, least, most = 2 ** 31 - 1) {
   if (!Number.isInteger(number) || number < least || number > most) fail(name, `${number}; must be an integer of ${least}…${most}`);
   return number;
 }
-// The product of sizes: of more numbers than that no array can be made.
+// Returns the product of sizes, which must fit in an array.
 function product(...sizes) {
   const count = sizes.reduce((a, b) => a * b, 1);
   return count < 2 ** 29 ? count : fail("sizes", `${count} numbers; must be below 2^29`);
@@ -141,7 +141,7 @@ function placeIn(name, words, word) {
   return place >= 0 ? place : fail(name, `${word}; must be one of ${words.filter((known) => known !== null).join(", ")}`);
 }
 
-// The words of onegru_storage.
+// Returns the words of onegru_storage.
 function storageWords({ weight_storage = "float32", activation_bits, group = 0 }) {
   const is_int8 = weight_storage === "int8", bits = activation_bits ?? (is_int8 ? 16 : 0);
   if (!is_int8 && weight_storage !== "float32") fail("weight_storage", `${weight_storage}; must be float32 or int8, because onegru.js has no other kernels`);
@@ -150,7 +150,7 @@ function storageWords({ weight_storage = "float32", activation_bits, group = 0 }
 
 function flag(name, value) { return whole(name, Number(value), 0, 1); }
 
-// The words of onegru_options.
+// Returns the words of onegru_options.
 function optionsWords(options) {
   const { weight_storage, activation_bits, group, flush_subnormals } = options;
   const is_stored = [weight_storage, activation_bits, group].every((value) => value === undefined);
@@ -178,8 +178,8 @@ function specBytes(spec) {
   return new Uint8Array(view.buffer);
 }
 
-// New layers, at most `most`. use(address for them, address of their count, addresses of the arrays): the call that
-// makes them.
+// Creates at most `most` layers. use(address of the layers, address of their count, addresses of the arrays) returns
+// the call that creates them.
 function make(most, arrays, use) {
   const made = instance();
   return made.lend([new Uint32Array(most), Uint32Array.of(1), ...arrays], (layers, count, ...addresses) => {
@@ -195,7 +195,7 @@ export function createLayer(spec = {}, { W, R, B } = {}) {
   return make(1, [given, ...arrays], (made, _, ...addresses) => ["onegru_layer_create", ...addresses, made])[0];
 }
 
-// The bytes of a file, and the words of its options.
+// Returns the bytes of a file, and the words of its options.
 function fileArrays(file, options) {
   const is_buffer = Object.prototype.toString.call(file) === "[object ArrayBuffer]";
   const bytes = is_buffer ? new Uint8Array(file) : checked("file", file, Uint8Array, null);
@@ -213,17 +213,17 @@ export function readLayers(file, options = null) {
   return make(MAX_LAYERS, arrays, (made, count, at, given) => ["onegru_layers_read", at, size, given, MAX_LAYERS, made, count]);
 }
 
-// Frees the memory of layers and streams that nobody has any more.
+// Frees the memory of layers and streams that are no longer referenced.
 const dropped = new FinalizationRegistry((free) => free());
 
-// Made by the functions above.
+// A GRU layer, from createLayer, readLayer or readLayers.
 export class Layer {
   #instance;
   #handle;
   #free;
 
   constructor(instance, handle) {
-    if (!(instance instanceof Instance)) fail("Layer", "made by createLayer or readLayer alone");
+    if (!(instance instanceof Instance)) fail("Layer", "cannot be constructed; call createLayer, readLayer or readLayers");
     this.#instance = instance;
     this.#handle = handle;
     this.#free = () => instance.functions.onegru_layer_destroy(handle);
@@ -247,7 +247,7 @@ export class Layer {
     if (this.#handle === 0) return;
     dropped.unregister(this);
     this.#free();
-    this.#handle = 0; // which every function refuses
+    this.#handle = 0; // every function rejects 0
   }
 
   #call(name, ...parameters) {
@@ -284,7 +284,7 @@ export class Layer {
   }
 }
 
-// Made by Layer.stream. Its steps allocate nothing: X, attention, Y and h are its own memory.
+// A stream, from Layer.stream. It has memory for X, attention, Y and h, so that steps allocate nothing.
 export class Stream {
   #instance;
   #handle;
@@ -293,7 +293,7 @@ export class Stream {
   #views = null;
 
   constructor(instance, handle, spec, rows) {
-    if (!(instance instanceof Instance)) fail("Stream", "made by Layer.stream alone");
+    if (!(instance instanceof Instance)) fail("Stream", "cannot be constructed; call Layer.stream");
     this.#instance = instance;
     this.#handle = handle;
     const counts = { X: rows * spec.input_size, attention: spec.attention === null ? 0 : rows, Y: rows * spec.hidden_size,
@@ -323,12 +323,12 @@ export class Stream {
     if (this.#handle === 0) return;
     dropped.unregister(this);
     this.#free();
-    this.#handle = 0; // which every function refuses
+    this.#handle = 0; // every function rejects 0
     this.#places = this.#places.map((place) => ({ ...place, at: 0 }));
     this.#views = null;
   }
 
-  // The memory of X [rows, I], attention [rows], Y and h [rows, H]; another one after other streams were made.
+  // The memory of X [rows, I], attention [rows], Y and h [rows, H]. It can move when other streams are created.
   get #memory() {
     if (this.#handle === 0) fail("stream", "was destroyed");
     if (this.#views === null || this.#views.X.buffer !== this.#instance.buffer) {
