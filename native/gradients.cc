@@ -32,17 +32,6 @@ std::size_t StepsOf(const GradientCall& call) {
   return static_cast<std::size_t>(*std::max_element(call.lengths, call.lengths + call.B));
 }
 
-// Cuts memory into parts.
-class Parts {
- public:
-  std::size_t Take(std::size_t size) {
-    const std::size_t at = bytes;
-    bytes += RoundUpTo(kAlignment, size);
-    return at;
-  }
-  std::size_t bytes = 0;
-};
-
 // The gradients of one direction, in chunks of steps from the last to the first. A chunk has two stages, whose tasks
 // may run at the same time, and as those of the other direction.
 class Direction {
@@ -157,20 +146,20 @@ class Direction {
     groups_ = std::min(shares_, call_.B);
     // The two stages take turns.
     scratch_size_ = std::max(kernel_.scratch_size(chunk_, (call_.B + groups_ - 1) / groups_),
-                             (kernel_.weights_scratch_size(chunk_, chunk_rows_) + kLine - 1) / kLine * kLine);
-    Parts parts;
-    const std::size_t x = parts.Take(chunk_rows_ * chunk_.stride_x * size_);
-    const std::size_t h = parts.Take(chunk_rows_ * chunk_.stride_h * size_);
+                             RoundUpTo(kLine, kernel_.weights_scratch_size(chunk_, chunk_rows_)));
+    MemoryLayout layout;
+    const std::size_t x = layout.Reserve(chunk_rows_ * chunk_.stride_x * size_);
+    const std::size_t h = layout.Reserve(chunk_rows_ * chunk_.stride_h * size_);
     const bool is_saved = call_.gates.data != nullptr;
-    const std::size_t s = parts.Take(is_saved ? 0 : chunk_rows_ * chunk_.stride_s * size_);
-    const std::size_t g = parts.Take(chunk_rows_ * chunk_.stride_g * size_);
-    const std::size_t dh = parts.Take(call_.B * h_ * size_);
-    const std::size_t by_h = parts.Take(kernel_.packed_size((after ? 3 : 2) * h_, spec_.H));
-    const std::size_t by_x = parts.Take(call_.dX.data == nullptr ? 0 : kernel_.packed_size(3 * h_, spec_.I));
-    const std::size_t by_rh = parts.Take(after ? 0 : kernel_.packed_size(h_, spec_.H));
-    const std::size_t dW = parts.Take(3 * h_ * x_ * size_), dR = parts.Take(3 * h_ * h_ * size_);
-    const std::size_t dB = parts.Take(4 * h_ * size_), scratch = parts.Take(shares_ * scratch_size_);
-    memory_ = AllocatePooled(parts.bytes + 256);  // loads of full vectors may read past the end
+    const std::size_t s = layout.Reserve(is_saved ? 0 : chunk_rows_ * chunk_.stride_s * size_);
+    const std::size_t g = layout.Reserve(chunk_rows_ * chunk_.stride_g * size_);
+    const std::size_t dh = layout.Reserve(call_.B * h_ * size_);
+    const std::size_t by_h = layout.Reserve(kernel_.packed_size((after ? 3 : 2) * h_, spec_.H));
+    const std::size_t by_x = layout.Reserve(call_.dX.data == nullptr ? 0 : kernel_.packed_size(3 * h_, spec_.I));
+    const std::size_t by_rh = layout.Reserve(after ? 0 : kernel_.packed_size(h_, spec_.H));
+    const std::size_t dW = layout.Reserve(3 * h_ * x_ * size_), dR = layout.Reserve(3 * h_ * h_ * size_);
+    const std::size_t dB = layout.Reserve(4 * h_ * size_), scratch = layout.Reserve(shares_ * scratch_size_);
+    memory_ = AllocatePooled(layout.bytes + 256);  // loads of full vectors may read past the end
     unsigned char* const base = memory_.get();
     chunk_.x = base + x;
     chunk_.h = base + h;

@@ -104,7 +104,7 @@ enum class ScratchOwner {
 
 // The parts of scratch memory, as byte offsets.
 struct ScratchPlan {
-  std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, x_converted, h_converted, sums, y, states, bytes = 0;
+  std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, x_converted, h_converted, sums, y, states, bytes;
 
   // `computed`: the size of a number.
   ScratchPlan(ScratchOwner owner, const Packed& packed, std::size_t computed, std::size_t rows_at_once,
@@ -115,28 +115,24 @@ struct ScratchPlan {
     const bool copies = owner == ScratchOwner::kHelper || SizeOf(spec.type) != computed;
     const std::size_t before = spec.linear_before_reset ? 0 : 1;
     const std::size_t chunks = 2 * x_rows_at_once;  // one under way and the next
-    h = Reserve(steps, (own ? 2 : 4) * rows_at_once * row);
-    rh = Reserve(steps, before * rows_at_once * row);
-    z = Reserve(steps, before * rows_at_once * row);
-    xp = Reserve(steps, x_rows_at_once * 3 * row);
-    attention = Reserve(steps && spec.attention, chunks * computed);
-    x = Reserve(steps && (!own || copies), (own ? x_rows_at_once : chunks) * spec.I * computed);
-    x_rows = Reserve(own, chunks * sizeof(void*));
-    h_rows = Reserve(own, rows_at_once * sizeof(void*));
-    x_block = Reserve(own, kAheadRows * spec.I * computed);
+    MemoryLayout layout;
+    const auto reserve = [&](bool is_wanted, std::size_t size) { return layout.Reserve(is_wanted ? size : 0); };
+    h = reserve(steps, (own ? 2 : 4) * rows_at_once * row);
+    rh = reserve(steps, before * rows_at_once * row);
+    z = reserve(steps, before * rows_at_once * row);
+    xp = reserve(steps, x_rows_at_once * 3 * row);
+    attention = reserve(steps && spec.attention, chunks * computed);
+    x = reserve(steps && (!own || copies), (own ? x_rows_at_once : chunks) * spec.I * computed);
+    x_rows = reserve(own, chunks * sizeof(void*));
+    h_rows = reserve(own, rows_at_once * sizeof(void*));
+    x_block = reserve(own, kAheadRows * spec.I * computed);
     const bool converts = own && (spec.storage == ElementType::kInt8 || spec.rounds_inputs);
-    x_converted = Reserve(converts, x_rows_at_once * ConvertedRow(spec, spec.I));
-    h_converted = Reserve(converts, rows_at_once * ConvertedRow(spec, spec.H));
-    sums = Reserve(converts, amx::kTiles * amx::kRows * amx::kChannels * sizeof(std::int32_t));
-    y = Reserve(owner == ScratchOwner::kHelper, x_rows_at_once * spec.H * SizeOf(spec.type));
-    states = Reserve(owner == ScratchOwner::kHelper, rows_at_once * row);
-  }
-
- private:
-  std::size_t Reserve(bool wanted, std::size_t size) {
-    const std::size_t at = bytes;
-    if (wanted) bytes += RoundUpTo(kAlignment, size);
-    return at;
+    x_converted = reserve(converts, x_rows_at_once * ConvertedRow(spec, spec.I));
+    h_converted = reserve(converts, rows_at_once * ConvertedRow(spec, spec.H));
+    sums = reserve(converts, amx::kTiles * amx::kRows * amx::kChannels * sizeof(std::int32_t));
+    y = reserve(owner == ScratchOwner::kHelper, x_rows_at_once * spec.H * SizeOf(spec.type));
+    states = reserve(owner == ScratchOwner::kHelper, rows_at_once * row);
+    bytes = layout.bytes;
   }
 };
 

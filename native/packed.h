@@ -34,10 +34,24 @@ struct AlignedDelete {
 };
 using AlignedBytes = std::unique_ptr<unsigned char, AlignedDelete>;
 
+constexpr std::size_t RoundUpTo(std::size_t unit, std::size_t count) { return (count + unit - 1) / unit * unit; }
+
 // The alignment of memory and of its parts: two cache lines, which some CPUs fetch together.
 inline constexpr std::size_t kAlignment = 128;
 // Aligned memory, zeroed.
 AlignedBytes AllocateAligned(std::size_t bytes);
+
+// Divides one allocation among aligned arrays.
+struct MemoryLayout {
+  std::size_t bytes = 0;
+
+  // Returns the byte offset of the next array, of `size` bytes.
+  std::size_t Reserve(std::size_t size) {
+    const std::size_t at = bytes;
+    bytes += RoundUpTo(kAlignment, size);
+    return at;
+  }
+};
 
 // How the units of a layer are cut into panels. The divisions are done once, as a call of a single step would notice
 // them.
@@ -72,8 +86,6 @@ constexpr bool IsPairInterleaved(ElementType storage) { return storage == Elemen
 // In int8, inputs are stored in fours. Where inputs are rounded to bfloat16, they are stored in blocks, see
 // bfloat16-inl.h.
 inline constexpr std::size_t kQuad = 4, kBlock = 32;
-
-constexpr std::size_t RoundUpTo(std::size_t unit, std::size_t K) { return (K + unit - 1) / unit * unit; }
 
 // The inputs of a matrix of K as they are stored, with zeros after the last.
 constexpr std::size_t StoredInputs(const Spec& spec, std::size_t K) {

@@ -51,24 +51,21 @@ struct RowsScratch {
   const C** inputs;
   C* drh;
   C* dx;
-  size_t bytes = 0;
+  size_t bytes;
 
   RowsScratch(const GradientChunk& chunk, size_t slots, unsigned char* base) {
     const size_t lanes = hn::MaxLanes(hn::ScalableTag<C>()), steps = chunk.end - chunk.begin;
     const Spec& spec = chunk.packed->spec();
-    index = Take<size_t>(base, slots * steps);
-    step_index = Take<size_t>(base, HWY_MAX(slots, kRowsOfX));
-    inputs = Take<const C*>(base, slots * steps);
-    drh = Take<C>(base, slots * WholePanels(spec.H, lanes).H);
-    dx = Take<C>(base, kRowsOfX * WholePanels(spec.I, lanes).H);
-  }
-
- private:
-  template <class T>
-  T* Take(unsigned char* base, size_t count) {
-    T* const at = reinterpret_cast<T*>(base + bytes);
-    bytes += (count * sizeof(T) + 127) / 128 * 128;
-    return at;
+    MemoryLayout layout;
+    const auto reserve = [&]<class T>(T*& array, size_t count) {
+      array = reinterpret_cast<T*>(base + layout.Reserve(count * sizeof(T)));
+    };
+    reserve(index, slots * steps);
+    reserve(step_index, HWY_MAX(slots, kRowsOfX));
+    reserve(inputs, slots * steps);
+    reserve(drh, slots * WholePanels(spec.H, lanes).H);
+    reserve(dx, kRowsOfX * WholePanels(spec.I, lanes).H);
+    bytes = layout.bytes;
   }
 };
 
