@@ -127,8 +127,8 @@ inline std::string ShortText(float number) {
   return text;
 }
 
-// Of weights in float32 that are kept in another type: finite ones stay so, and are not made zeros in int8, where their
-// sums fit into 32 bits. src/onegru/engines/storage.py has the same.
+// Checks that float32 weights can be stored in another type: finite ones remain finite, and int8 has no mask weights
+// and sums within 32 bits. src/onegru/engines/storage.py has the same checks.
 inline void CheckStorage(const char* name, const Tensor& tensor, ElementType storage, std::size_t group_size) {
   const std::span<const float> numbers(static_cast<const float*>(tensor.data), tensor.count());
   const auto refuse = [&](const std::string& problem) { throw IllegalGru(std::string(name) + ": " + problem); };

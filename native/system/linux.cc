@@ -18,7 +18,7 @@ namespace onegru::system {
 void* Allocate(std::size_t bytes, std::size_t alignment, std::size_t huge) noexcept {
   void* memory = nullptr;
   if (posix_memalign(&memory, alignment, bytes) != 0) return nullptr;
-  if (huge != 0) madvise(memory, huge, MADV_HUGEPAGE);  // may be refused
+  if (huge != 0) madvise(memory, huge, MADV_HUGEPAGE);  // may fail
   return memory;
 }
 

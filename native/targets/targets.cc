@@ -174,8 +174,7 @@ BitsOfInt8 KnownBitsOfInt8() {
   return found;
 }
 
-// Requests AMX only when it is needed, because the system then refuses small signal stacks. Several threads may call
-// it.
+// Requests AMX only when needed, because the system then rejects small signal stacks. Thread-safe.
 bool MayUseTiles() {
 #if ONEGRU_EMULATED_AMX
   return true;

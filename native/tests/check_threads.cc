@@ -111,7 +111,7 @@ class ByUnits {
   ByUnits& operator=(const ByUnits&) = delete;
 };
 
-// Problems for several threads: every tenth.
+// Returns the number of a problem for several threads, which every tenth problem is.
 std::size_t LargeProblem(std::size_t n) { return 10 * n + 9; }
 
 // Checks that no helper accesses a call's memory after it has returned. A helper is suspended until the results, the

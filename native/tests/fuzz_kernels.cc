@@ -35,7 +35,7 @@ void RunBackwards(void*, std::size_t count, void (*task)(void*, std::size_t), vo
   while (count-- > 0) task(data, count);
 }
 
-// A pool of as many threads as there are tasks.
+// A pool with a thread for each task.
 void RunAtOnce(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
   OnThreads(count, [&](std::size_t i) { task(data, i); });
 }

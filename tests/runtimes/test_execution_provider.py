@@ -277,7 +277,7 @@ print((int(open(statm).read().split()[1]) - before) * os.sysconf("SC_PAGESIZE"))
             "flush_subnormals: '1'; must be 0 with the reference",
         ),
         ({"thread": "1"}, "thread: not an option of this provider; must be one of threads, engine, "),
-        ({"weight-storage": "int8"}, "weight-storage: not an option of this provider; must be one of threads"),
+        ({"weight-storage": "int8"}, "weight-storage: not an option of this provider; must be one of"),
         ({"Engine": "reference"}, "Engine: not an option of this provider; must be one of threads"),
     ],
 )

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# Each byte is a character. In UTF-8 this is larger than base64, but a quarter smaller after compression by a server.
+# Each byte is a character: in UTF-8 larger than base64, but a quarter smaller after compression by a server.
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 
 
