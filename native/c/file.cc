@@ -86,7 +86,7 @@ onegru_spec ReadSpec(const Json& layer) {
                                                   : ONEGRU_NO_ATTENTION;
   const auto& pairs = layer.At("activations", Json::kArray).items;
   if (pairs.size() != (spec.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1)) {
-    throw BadFile("activations: must be a pair for each direction");
+    throw BadFile("activations: must be one pair for each direction");
   }
   for (std::size_t i = 0; i < 2 * pairs.size(); ++i) {
     const Json& pair = pairs[i / 2];
@@ -99,11 +99,11 @@ onegru_spec ReadSpec(const Json& layer) {
   return spec;
 }
 
-// Whether the input size of each layer is the output size of the layer below.
+// Checks that a layer's inputs have the size and the type of the outputs of the layer below.
 void CheckStack(const onegru_spec& below, const onegru_spec& above) {
   const std::uint64_t width = std::uint64_t{below.hidden_size} * (below.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1);
   if (above.input_size != width || above.dtype != below.dtype) {
-    throw BadFile("layers: one does not take what the one below gives");
+    throw BadFile("layers: input_size and dtype must match the outputs of the layer below");
   }
 }
 
@@ -113,13 +113,13 @@ std::vector<unsigned char> Bytes(const std::vector<T>& numbers) {
   return {begin, begin + numbers.size() * sizeof(T)};
 }
 
-// A path for a message. Of a long path it is the end, so that the message has room for the reason.
+// Quotes a path for a message. Keeps only the end of a long path, so that the message has room for the reason.
 std::string Shown(const char* path) {
   constexpr std::size_t kMost = 400;
   std::string shown = Quoted(path);
   if (shown.size() <= kMost) return shown;
   std::size_t begin = shown.size() - kMost;
-  while (begin < shown.size() && (shown[begin] & 0xc0) == 0x80) ++begin;  // not within a character of UTF-8
+  while (begin < shown.size() && (shown[begin] & 0xc0) == 0x80) ++begin;  // not within a UTF-8 character
   return "'…" + shown.substr(begin);
 }
 
@@ -138,7 +138,7 @@ bool Seek(std::FILE* file, std::uint64_t at, int origin = SEEK_SET) {
   return fseeko(file, static_cast<off_t>(at), origin) == 0;
 #endif
 }
-// Of the file that is open: its name may be another file's by now. Negative if the system has no size.
+// Returns the size of an open file, or a negative number if it has none. Its path may already name another file.
 std::int64_t SizeOfFile(std::FILE* file) {
   if (!Seek(file, 0, SEEK_END)) return -1;
 #if defined(_WIN32)
@@ -155,17 +155,17 @@ Source::Source(const char* path) {
   name_ = Shown(path);
   const auto fail = [&](const std::string& why) -> void { throw CannotRead(name_ + ": " + why); };
 #if defined(__wasm__)
-  fail("there are no files here; read it, and call onegru_layer_read");
+  fail("this build has no access to files; pass the bytes of the file to onegru_layer_read");
 #else
   const std::u8string name(path, path + std::strlen(path));
   std::error_code error;
   std::filesystem::path place;
   try {
-    place = name;  // Windows cannot name a file whose path is not UTF-8
+    place = name;  // throws on Windows if the path is not UTF-8
   } catch (const std::exception&) {
-    fail("not UTF-8");
+    fail("the path must be UTF-8");
   }
-  // A pipe might never end, and opening one waits.
+  // Opening a pipe blocks, and a pipe may never end.
   const std::filesystem::file_status status = std::filesystem::status(place, error);
   if (!std::filesystem::status_known(status) || !std::filesystem::exists(status)) {
     fail(error ? error.message() : "no such file");
@@ -191,7 +191,7 @@ void Source::Read(std::uint64_t at, std::size_t count, void* to) const {
   errno = 0;
   if (Seek(file_.get(), at) && std::fread(to, 1, count, file_.get()) == count) return;
 #endif
-  throw CannotRead(name_ + ": cannot be read to its end" +
+  throw CannotRead(name_ + ": cannot be read to the end" +
                    (errno == 0 ? std::string() : ": " + std::generic_category().message(errno)));
 }
 
@@ -200,7 +200,7 @@ LayerFile::LayerFile(Source&& source) : source_(std::move(source)) {
   if (source_.size() < sizeof(length)) throw BadFile("not a safetensors file, or truncated");
   source_.Read(0, sizeof(length), &length);
   if (length > std::min(kLargestHeader, source_.size() - sizeof(length))) {
-    throw BadFile("not a safetensors file, truncated, or with a header of more than 1 MiB");
+    throw BadFile("not a safetensors file, truncated, or its header is larger than 1 MiB");
   }
   std::string text(static_cast<std::size_t>(length), 0);
   source_.Read(sizeof(length), text.size(), text.data());
@@ -210,16 +210,16 @@ LayerFile::LayerFile(Source&& source) : source_(std::move(source)) {
   CheckPlaces();
   const Json* const metadata = header.Find("__metadata__");
   const Json* const own = metadata == nullptr ? nullptr : metadata->Find("onegru");
-  if (own == nullptr) throw BadFile("no \"onegru\" in its metadata; must be a file of onegru.save_layers");
+  if (own == nullptr) throw BadFile("no \"onegru\" in its metadata; must be a file from onegru.save_layers");
   for (const Json& entry : metadata->items) {
-    if (entry.kind != Json::kString) throw BadFile("metadata that is no string");
+    if (entry.kind != Json::kString) throw BadFile("the values of its metadata must be strings");
   }
   try {
     ReadDocument(JsonParser::Parse(own->text));
-  } catch (const IllegalGru& error) {  // no fault of the caller's
+  } catch (const IllegalGru& error) {  // the file is wrong, not an argument
     throw BadFile(error.what());
   }
-  if (found_ != tensors_.size()) throw BadFile("has a tensor that belongs to no layer");
+  if (found_ != tensors_.size()) throw BadFile("has a tensor that does not belong to a layer");
 }
 
 void LayerFile::ReadTensors(const Json& header) {
@@ -232,7 +232,7 @@ void LayerFile::ReadTensors(const Json& header) {
     for (const Json& axis : entry.At("shape", Json::kArray).items) tensor.shape.push_back(axis.Size());
     const auto& offsets = entry.At("data_offsets", Json::kArray).items;
     if (offsets.size() != 2 || offsets[0].Size() > offsets[1].Size()) {
-      throw BadFile(Quoted(name) + ": data_offsets must be a begin and an end");
+      throw BadFile(Quoted(name) + ": data_offsets must be [begin, end]");
     }
     tensor.begin = offsets[0].Size();
     tensor.bytes = offsets[1].Size() - tensor.begin;
@@ -240,14 +240,14 @@ void LayerFile::ReadTensors(const Json& header) {
   }
 }
 
-// Tensors fill the rest of the file, without holes and overlaps.
+// Checks that the tensors fill the rest of the file, without gaps and overlaps.
 void LayerFile::CheckPlaces() const {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
   for (const auto& [name, tensor] : tensors_) places.emplace_back(tensor.begin, tensor.bytes);
   std::sort(places.begin(), places.end());
   std::uint64_t end = 0;
   for (const auto& [begin, bytes] : places) {
-    if (begin != end) throw BadFile("its tensors overlap, or there are bytes between them");
+    if (begin != end) throw BadFile("its tensors overlap, or have gaps between them");
     end += bytes;
   }
   if (end != source_.size() - data_) throw BadFile("truncated, or longer than its tensors");
@@ -259,11 +259,11 @@ void LayerFile::ReadDocument(const Json& document) {
   if (format != 1 && format != 2) throw BadFile("format: must be 1 or 2");
   const bool is_stack = document.At("stack", Json::kBool).boolean;
   const auto& layers = document.At("layers", Json::kArray).items;
-  if (document.items.size() != 3) throw BadFile("must have format, stack, layers, and nothing else");
+  if (document.items.size() != 3) throw BadFile("its metadata must have only format, stack and layers");
   if (layers.empty() || layers.size() > kMostLayers) {
     throw BadFile("layers: " + std::to_string(layers.size()) + "; must be 1…256");
   }
-  if (!is_stack && layers.size() > 1) throw BadFile("layers: several, which are no stack; must be 1");
+  if (!is_stack && layers.size() > 1) throw BadFile("layers: several; must be 1 unless stack is true");
   for (const Json& item : layers) {
     Layer layer{ReadSpec(item), {}, {}, {}};
     onegru_spec& spec = layer.spec;
@@ -274,7 +274,7 @@ void LayerFile::ReadDocument(const Json& document) {
     layer.W = FindWeight(prefix + "W", spec, {D, 3 * H, I}, true);
     layer.R = FindWeight(prefix + "R", spec, {D, 3 * H, H}, true);
     layer.B = FindWeight(prefix + "B", spec, {D, 6 * H}, false);
-    // A row that is at most as long as a group has one scale in both cases. Otherwise the stored weights are kept.
+    // A row of at most `group` weights has one scale in both forms. Without a common group, W and R become float32.
     const std::uint32_t group = std::max(layer.W.group, layer.R.group);
     const auto suits = [&](const Weight& weight, std::uint64_t K) {
       return weight.scales != nullptr && (weight.group == group || (weight.group == 0 && K <= group));
@@ -294,20 +294,20 @@ const LayerFile::Tensor& LayerFile::Find(const std::string& name) {
 LayerFile::Weight LayerFile::FindWeight(const std::string& name, const onegru_spec& spec,
                                         const std::vector<std::uint64_t>& shape, bool may_be_integers) {
   Weight weight{&Find(name), nullptr, 0};
-  if (weight.numbers->shape != shape) throw BadFile(name + ": its shape does not fit the layer's sizes");
+  if (weight.numbers->shape != shape) throw BadFile(name + ": its shape does not match the sizes of the layer");
   const std::int32_t type = Place(name + ": type", weight.numbers->dtype, kTypesOfTensors);
   const bool integers = type == ONEGRU_INT8;
   if (integers ? !may_be_integers || spec.dtype != ONEGRU_FLOAT32 : type != spec.dtype) {
-    throw BadFile(name + ": type " + weight.numbers->dtype + "; must be the layer's");
+    throw BadFile(name + ": type " + weight.numbers->dtype + "; must match dtype");
   }
   if (!weight.numbers->HasBytes(SizeOf(static_cast<ElementType>(type)))) {
-    throw BadFile(name + ": its data has another size than its shape");
+    throw BadFile(name + ": the size of its data does not match its shape");
   }
   if (integers) FindScales(name, weight);
   return weight;
 }
 
-// Scales are of a row, or of the groups of one.
+// Finds the scales of a weight: one for each row, or one for each group of a row.
 void LayerFile::FindScales(const std::string& name, Weight& weight) {
   const Tensor& scales = Find(name + "_scale");
   const auto& sides = weight.numbers->shape;
@@ -322,7 +322,7 @@ void LayerFile::FindScales(const std::string& name, Weight& weight) {
     fits = found != std::end(kGroups);
     if (fits) weight.group = *found;
   }
-  if (!fits) throw BadFile(name + "_scale: its shape does not fit " + name);
+  if (!fits) throw BadFile(name + "_scale: must be F32, with a shape that matches " + name);
   weight.scales = &scales;
 }
 

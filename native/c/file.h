@@ -1,5 +1,5 @@
-// Layers in a .safetensors file as onegru.save_layers writes it: tensors layers.0.W, layers.0.R, layers.0.B and so on,
-// and what else makes the layers as JSON in its metadata. See src/onegru/formats/checkpoints/safetensors.py.
+// Reads layers from a .safetensors file that onegru.save_layers wrote. Its tensors are layers.0.W, layers.0.R,
+// layers.0.B and so on. Its metadata has the specifications as JSON. See formats/checkpoints/safetensors.py.
 
 #ifndef ONEGRU_NATIVE_C_FILE_H_
 #define ONEGRU_NATIVE_C_FILE_H_
@@ -27,7 +27,7 @@ class NoSuchLayer : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Bytes of a file, or of memory.
+// A file, or its bytes in memory.
 class Source {
  public:
   Source(const void* bytes, std::size_t size) : bytes_(static_cast<const unsigned char*>(bytes)), size_(size) {}
@@ -35,7 +35,7 @@ class Source {
   explicit Source(const char* path);
 
   std::uint64_t size() const { return size_; }
-  // The caller has compared with the size.
+  // Copies `count` bytes from offset `at`. The caller has checked that they are within size().
   void Read(std::uint64_t at, std::size_t count, void* to) const;
 
  private:
@@ -48,13 +48,13 @@ class Source {
   std::uint64_t size_ = 0;
 };
 
-// A layer of a file: its specification, and its weights in the type that is computed in.
+// A layer from a file: its specification, and its weights in the compute type.
 struct LayerOfFile {
   onegru_spec spec;
   std::vector<unsigned char> W, R, B;
 };
 
-// A file with a checked header. It refuses all files that safetensors or onegru.load_layers refuse.
+// A file with a valid header. It rejects all files that safetensors or onegru.load_layers reject.
 class LayerFile {
  public:
   // Throws BadFile or CannotRead.
@@ -70,10 +70,10 @@ class LayerFile {
     std::vector<std::uint64_t> shape;
     std::uint64_t begin, bytes;
 
-    // Whether its data has the size of its shape, with elements of this many bytes.
+    // Whether the size of the data matches the shape, with `each` bytes per element.
     bool HasBytes(std::uint64_t each) const;
   };
-  // Integers have scales: one for each `group` numbers of a row, or with 0 for all of them.
+  // Integer weights have a scale for each `group` numbers of a row, or for each row if `group` is 0.
   struct Weight {
     const Tensor* numbers = nullptr;
     const Tensor* scales = nullptr;
@@ -96,9 +96,9 @@ class LayerFile {
   std::vector<T> Read(const Tensor& tensor) const;
 
   Source source_;
-  std::uint64_t data_ = 0;  // where the tensors' bytes begin
+  std::uint64_t data_ = 0;  // the offset of the tensors' bytes
   std::map<std::string, Tensor> tensors_;
-  std::size_t found_ = 0;  // tensors that belong to a layer
+  std::size_t found_ = 0;  // the number of tensors that belong to a layer
   std::vector<Layer> layers_;
 };
 

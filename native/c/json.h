@@ -1,4 +1,4 @@
-// JSON of a bounded size and depth, which anybody may have written.
+// A parser for untrusted JSON of bounded size and depth.
 
 #ifndef ONEGRU_NATIVE_C_JSON_H_
 #define ONEGRU_NATIVE_C_JSON_H_
@@ -18,7 +18,7 @@
 
 namespace onegru {
 
-// Errors of files that are broken or have other contents.
+// Thrown if a file is broken, or if onegru did not write it.
 class BadFile : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -29,12 +29,12 @@ struct Json {
   Kind kind = kNull;
   bool boolean = false;
   double number = 0;
-  bool is_integer = false;  // written without a point or an exponent
+  bool is_integer = false;  // written without a decimal point and an exponent
   std::string text;
-  std::vector<Json> items;         // of an array, or an object
-  std::vector<std::string> names;  // of an object's
+  std::vector<Json> items;         // of an array or an object
+  std::vector<std::string> names;  // of the items of an object
 
-  // Null if there is no such member, or no object.
+  // Returns null if this is not an object, or has no such member.
   const Json* Find(std::string_view name) const {
     if (kind != kObject) return nullptr;
     const auto found = std::find(names.begin(), names.end(), name);
@@ -43,14 +43,14 @@ struct Json {
   const Json& At(std::string_view name, Kind wanted) const {
     const Json* const found = Find(name);
     if (found == nullptr || found->kind != wanted) {
-      throw BadFile(std::string(name) + (found == nullptr ? ": missing" : ": of the wrong type"));
+      throw BadFile(std::string(name) + (found == nullptr ? ": missing" : ": has the wrong type"));
     }
     return *found;
   }
-  // An integer of 0…2^53.
+  // Returns an integer in 0…2^53.
   std::uint64_t Size() const {
     if (kind != kNumber || !is_integer || std::signbit(number) || number > 0x1p53) {
-      throw BadFile("a size must be an integer of at least 0");
+      throw BadFile("a size must be an integer in 0…2^53");
     }
     return static_cast<std::uint64_t>(number);
   }
@@ -89,7 +89,7 @@ class JsonParser {
   bool Next(std::string_view any) const { return at_ < text_.size() && any.find(text_[at_]) != any.npos; }
 
   Json Value(int depth) {
-    if (depth > kDepth) throw BadFile("JSON nested too deep");
+    if (depth > kDepth) throw BadFile("JSON is nested too deeply");
     Json value;
     if (Take('{')) {
       value.kind = Json::kObject;
@@ -103,7 +103,7 @@ class JsonParser {
       if (!Take('}')) Fail();
       std::vector<std::string_view> sorted(value.names.begin(), value.names.end());
       std::sort(sorted.begin(), sorted.end());
-      if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) throw BadFile("JSON that has a name twice");
+      if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) throw BadFile("JSON with a duplicate name");
     } else if (Take('[')) {
       value.kind = Json::kArray;
       if (Take(']')) return value;
@@ -123,7 +123,7 @@ class JsonParser {
     return value;
   }
 
-  // Skips the next digits, at least one.
+  // Skips one or more digits.
   void Digits() {
     const std::size_t begin = at_;
     while (Next("0123456789")) ++at_;
@@ -179,7 +179,7 @@ class JsonParser {
     return string;
   }
 
-  // The number of bytes of the next character, which must be valid UTF-8: no overlong form, no surrogate.
+  // Returns the number of bytes of the next character. It must be valid UTF-8: not overlong, and not a surrogate.
   std::size_t CharacterBytes() const {
     if (at_ == text_.size()) Fail();
     const auto byte = [&](std::size_t i) {
@@ -202,7 +202,7 @@ class JsonParser {
     return size;
   }
 
-  // What follows a backslash.
+  // Reads the rest of an escape sequence, after its backslash.
   void Escape(std::string& to) {
     constexpr std::string_view kEscapes = "\"\\/bfnrt", kMeanings = "\"\\/\b\f\n\r\t";
     if (at_ == text_.size()) Fail();
@@ -213,7 +213,7 @@ class JsonParser {
       return;
     }
     std::uint32_t code = Code();
-    if (code >> 10 == 0x37) Fail();  // the second half of a pair
+    if (code >> 10 == 0x37) Fail();  // a low surrogate without a high one
     if (code >> 10 == 0x36) {
       if (!TakeWord("\\")) Fail();
       const std::uint32_t half = Code();
@@ -226,7 +226,7 @@ class JsonParser {
     for (unsigned i = more; i-- > 0;) to += static_cast<char>(0x80 | (code >> 6 * i & 0x3f));
   }
 
-  // The number of u and four digits.
+  // Reads u and four hexadecimal digits.
   std::uint32_t Code() {
     const std::string_view text = text_.substr(at_, 5);
     std::uint32_t code = 0;

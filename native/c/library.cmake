@@ -1,5 +1,5 @@
-# libonegru: the functions of onegru.h, shared and static, as programs find them by find_package(onegru) and pkg-config.
-# Beside the Python module, or tests, it is built when asked for by name.
+# libonegru, the functions of onegru.h, as a shared and a static library. Programs find it with find_package(onegru) or
+# pkg-config. In a build of the Python module or of the tests, it is built only if you name its target.
 
 set(ONEGRU_C_SOURCES native/c/file.cc native/c/onegru.cc)
 if(ONEGRU_PYTHON OR ONEGRU_NATIVE_TESTS)
@@ -28,19 +28,19 @@ if(APPLE)
 endif()
 include(GNUInstallDirs)
 add_library(onegru SHARED ${ONEGRU_C_ON_DEMAND} ${ONEGRU_C_SOURCES})
-# One version for all: of the package, of onegru.h, and its first number of the shared library's name.
+# The package and onegru.h have the same version. Its first number is part of the shared library's name.
 string(REGEX MATCH "^[0-9]+" ONEGRU_MAJOR "${ONEGRU_RELEASE}")
 set_target_properties(onegru PROPERTIES VERSION ${ONEGRU_RELEASE} SOVERSION ${ONEGRU_MAJOR})
 target_compile_definitions(onegru PRIVATE ONEGRU_BUILDING INTERFACE ONEGRU_SHARED)
 target_link_libraries(onegru PRIVATE onegru_kernels)
 target_link_options(onegru PRIVATE ${ONEGRU_LINK_OPTIONS})
-if(CMAKE_SYSTEM_NAME STREQUAL "Linux")  # nor what the C++ library has inline
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")  # hides inline functions of the C++ library, too
   file(CONFIGURE OUTPUT onegru.map CONTENT "{ global: onegru_*; local: *; };\n")
   target_link_options(onegru PRIVATE "-Wl,--version-script=${CMAKE_CURRENT_BINARY_DIR}/onegru.map")
 endif()
 
-# With the kernels inside, and Highway where it was downloaded: one file to link. Its functions are hidden, so that a
-# plug-in does not export them and a host with another version does not take their place.
+# The static library contains the kernels, and Highway if it was downloaded. Its functions are hidden, so that a plug-in
+# does not export them, and a host with another version does not replace them.
 option(ONEGRU_STATIC_EXPORTS "Let shared libraries export the functions of libonegru.a that they contain" OFF)
 set(ONEGRU_PRIVATE_LIBS "")
 if(highway_SOURCE_DIR)
@@ -58,7 +58,7 @@ if(NOT ONEGRU_STATIC_EXPORTS)
   target_compile_definitions(onegru_static PRIVATE ONEGRU_HIDDEN)
 endif()
 target_link_libraries(onegru_static INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
-if(NOT WIN32)  # what a program in C does not link to by itself
+if(NOT WIN32)  # libraries that C programs do not link by default
   target_link_libraries(onegru_static INTERFACE $<$<LINK_LANGUAGE:C>:${ONEGRU_CXX_LIBRARY}> $<$<LINK_LANGUAGE:C>:m>)
 endif()
 if(ONEGRU_PRIVATE_LIBS)
@@ -74,11 +74,11 @@ if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
   add_executable(onegru_real_time EXCLUDE_FROM_ALL native/tests/real_time.cc)
   target_include_directories(onegru_real_time PRIVATE native/c)
   target_link_libraries(onegru_real_time PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
-  set_target_properties(onegru_real_time PROPERTIES ENABLE_EXPORTS ON)  # what it counts
+  set_target_properties(onegru_real_time PROPERTIES ENABLE_EXPORTS ON)  # its malloc counts calls
   add_dependencies(onegru_real_time onegru)
 endif()
 
-# ---------------------------------------------------------------- what is installed
+# ---------------------------------------------------------------- installation
 include(CMakePackageConfigHelpers)
 install(TARGETS onegru onegru_static EXPORT onegru COMPONENT c)
 install(FILES native/c/onegru.h native/c/onegru.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT c)
@@ -95,7 +95,7 @@ find_dependency(Threads)
 include(\"\${CMAKE_CURRENT_LIST_DIR}/onegru-targets.cmake\")
 ")
 write_basic_package_version_file(onegru-config-version.cmake VERSION ${ONEGRU_RELEASE} COMPATIBILITY SameMajorVersion)
-# Its place is found from the file's own, so that the folder may be moved.
+# The prefix is relative to the file, so that the folder can be moved.
 file(RELATIVE_PATH ONEGRU_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 file(CONFIGURE OUTPUT onegru.pc @ONLY CONTENT "\
 prefix=\${pcfiledir}/@ONEGRU_PREFIX@

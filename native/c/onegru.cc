@@ -1,4 +1,4 @@
-// The functions of onegru.h. They throw nothing: an exception becomes an error code and this thread's message.
+// Implements onegru.h. No function throws: an exception becomes a status and the thread's error message.
 
 #include "native/c/onegru.h"
 
@@ -43,10 +43,10 @@ struct onegru_layer {
 struct onegru_stream {
   std::shared_ptr<const Packed> packed;
   std::size_t rows;
-  AlignedBytes memory;  // of the calls, and the states
+  AlignedBytes memory;  // for calls, state and taken
   StreamCalls calls;
-  unsigned char* state;  // [rows, H] of the type that is computed in
-  unsigned char* taken;  // [rows]: whether a call has named the row
+  unsigned char* state;  // [rows, H] in the compute type
+  unsigned char* taken;  // [rows]: whether the call has listed the row
 
   std::size_t row_bytes() const { return packed->spec().H * ComputedSize(packed->spec().type); }
 };
@@ -57,7 +57,7 @@ thread_local char t_message[512];
 
 onegru_status Fail(onegru_status status, const char* message) noexcept {
   std::size_t size = std::min(std::strlen(message), sizeof(t_message) - 1);
-  if (message[size] != 0) {  // cut, but within no character of UTF-8
+  if (message[size] != 0) {  // truncate, but not within a UTF-8 character
     while (size > 0 && (message[size] & 0xc0) == 0x80) --size;
   }
   std::memmove(t_message, message, size);
@@ -65,7 +65,7 @@ onegru_status Fail(onegru_status status, const char* message) noexcept {
   return status;
 }
 
-// Runs `work`, and converts its exceptions to an error code.
+// Runs `work`, and converts its exceptions to a status.
 template <class Work>
 onegru_status Guarded(Work&& work) noexcept {
   try {
@@ -74,7 +74,7 @@ onegru_status Guarded(Work&& work) noexcept {
   } catch (const std::bad_alloc&) {
     return Fail(ONEGRU_OUT_OF_MEMORY, "out of memory");
   } catch (const std::length_error&) {
-    return Fail(ONEGRU_OUT_OF_MEMORY, "out of memory: more than can be addressed");
+    return Fail(ONEGRU_OUT_OF_MEMORY, "out of memory: larger than the address space");
   } catch (const std::invalid_argument& error) {
     return Fail(ONEGRU_INVALID_ARGUMENT, error.what());
   } catch (const onegru::BadFile& error) {
@@ -90,7 +90,7 @@ onegru_status Guarded(Work&& work) noexcept {
   }
 }
 
-// The bytes of elements; SIZE_MAX if they cannot be addressed. Without divisions, which short calls would notice.
+// Returns the size of an array in bytes, or SIZE_MAX on overflow. Divisions would slow down short calls.
 std::size_t Bytes(std::size_t size, std::initializer_list<std::size_t> axes) {
   bool overflows = false, is_empty = false;
   for (const std::size_t axis : axes) {
@@ -100,13 +100,13 @@ std::size_t Bytes(std::size_t size, std::initializer_list<std::size_t> axes) {
   return is_empty ? 0 : overflows ? std::numeric_limits<std::size_t>::max() : size;
 }
 
-// An array that a program has given. `size`: the bytes of an element, a power of two.
+// An array from the program. `size`: bytes per element, a power of two.
 struct Array {
   const char* name;
   const void* data;
   std::size_t bytes, size;
 
-  // What is wrong with it, if anything is: no allocation, as streams ask.
+  // Returns the error in the array, or null. Allocates nothing, because streams call it.
   const char* Problem(bool is_wanted) const {
     if (data == nullptr) return is_wanted && bytes != 0 ? "null; must be given" : nullptr;
     const auto address = reinterpret_cast<std::uintptr_t>(data);
@@ -126,7 +126,7 @@ onegru_status FailOf(const char* name, const char* problem) noexcept {
   return ONEGRU_INVALID_ARGUMENT;
 }
 
-// What is wrong with a call's arrays, as a status. Of outputs: overlap with any other array.
+// Returns the status of a call's arrays. Outputs must not overlap any other array.
 template <std::size_t kInputs, std::size_t kOutputs>
 onegru_status Check(const std::pair<Array, bool> (&inputs)[kInputs],
                     const std::pair<Array, bool> (&outputs)[kOutputs]) {
@@ -138,7 +138,7 @@ onegru_status Check(const std::pair<Array, bool> (&inputs)[kInputs],
     if (const char* const problem = check(item)) return FailOf(item.first.name, problem);
     for (const auto& other : inputs) {
       if (item.first.Overlaps(other.first))
-        return FailOf(item.first.name, "overlaps an input; must have memory of its own");
+        return FailOf(item.first.name, "overlaps an input; must be a separate array");
     }
     for (const auto& other : outputs) {
       if (&item != &other && item.first.Overlaps(other.first))
@@ -181,7 +181,7 @@ std::unique_ptr<onegru_layer> MakeLayer(const onegru_spec& given, const void* W,
     onegru::CheckStorage("R", {spec.type, sides(spec.H), R, true}, spec.storage, spec.group);
   }
   onegru::CheckCpu();
-  // Zeros of either type are the same bytes.
+  // Zeros have the same bytes in float and double.
   std::vector<double> zeros(B == nullptr ? spec.D * 2 * rows : 0);
   auto layer = std::make_unique<onegru_layer>();
   layer->spec = given;
@@ -206,7 +206,7 @@ std::unique_ptr<onegru_layer> ReadLayer(const onegru::LayerFile& file, std::size
   try {
     return MakeLayer(found.spec, found.W.data(), found.R.data(), found.B.data());
   } catch (const IllegalGru& error) {
-    if (is_stored) throw onegru::BadFile(error.what());  // no fault of the caller's
+    if (is_stored) throw onegru::BadFile(error.what());  // the file is wrong, not an argument
     throw;
   }
 }
@@ -215,7 +215,7 @@ void ReadLayers(const onegru::LayerFile& file, const onegru_options& options, st
                 onegru_layer** layers, std::size_t* count) {
   if (file.count() > capacity) {
     throw IllegalGru("capacity: " + std::to_string(capacity) + "; must be at least " + std::to_string(file.count()) +
-                     ", as many layers as the file has");
+                     ", the number of layers in the file");
   }
   std::vector<std::unique_ptr<onegru_layer>> read;
   while (read.size() < file.count()) read.push_back(ReadLayer(file, read.size(), options));
@@ -223,7 +223,7 @@ void ReadLayers(const onegru::LayerFile& file, const onegru_options& options, st
   for (std::size_t i = 0; i < read.size(); ++i) layers[i] = read[i].release();
 }
 
-// Sets the rows of a contiguous array [T, B], of `row` bytes each.
+// Points `rows` to a contiguous array [T, B] with `row` bytes per row.
 void SetRows(Rows& rows, const void* data, std::size_t B, std::size_t row) {
   rows.data = static_cast<char*>(const_cast<void*>(data));
   rows.time = static_cast<std::ptrdiff_t>(B * row);
@@ -340,9 +340,9 @@ onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* pro
                                             {Y_h, false}};
   if (const onegru_status status = Check(inputs, outputs); status != ONEGRU_OK) return status;
   if (given->sequence_lens != nullptr && B > std::size_t{std::numeric_limits<std::int32_t>::max()}) {
-    return FailOf("B", "more than 2^31 - 1 rows, which have sequence_lens");
+    return FailOf("B", "must be at most 2^31 - 1 with sequence_lens");
   }
-  // What is wrong with the rest was said. Nothing that holds memory throws: in WebAssembly that would leak it.
+  // All other arguments are valid. Nothing below throws while it holds memory: in WebAssembly, it would leak.
   onegru_status lengths_status = ONEGRU_OK;
   const onegru_status ran = Guarded([&] {
     const bool batch_first = given->layout == 1;
@@ -353,7 +353,7 @@ onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* pro
     call.X = ContiguousRows(given->X, steps, T, D, B, spec.I * size);
     std::vector<std::int64_t> lengths;
     if (given->sequence_lens != nullptr) {
-      lengths.assign(given->sequence_lens, given->sequence_lens + B);  // another thread may change the program's
+      lengths.assign(given->sequence_lens, given->sequence_lens + B);  // another thread may change sequence_lens
       call.lengths = lengths.data();
       lengths_status = CheckLengths(lengths, T);
       if (lengths_status != ONEGRU_OK) return;
@@ -422,9 +422,9 @@ onegru_status onegru_stream_run(onegru_stream* stream, size_t T, const int32_t* 
       stream->taken[at] = 1;
     }
     for (std::size_t i = 0; i < distinct; ++i) stream->taken[row[i]] = 0;
-    if (distinct != n) return FailOf("row", "each must be a row of the stream, and named once");
+    if (distinct != n) return FailOf("row", "must be different rows of the stream");
   }
-  if (T == 0 || call.B == 0) return ONEGRU_OK;  // the state stays
+  if (T == 0 || call.B == 0) return ONEGRU_OK;  // the state does not change
   SetRows(call.X, X, call.B, spec.I * size);
   SetRows(call.Y, Y, call.B, spec.H * size);
   if (spec.attention) SetRows(call.attention, attention, call.B, size);

@@ -22,9 +22,9 @@ void Require(bool holds, const char* name, std::int64_t number, const char* must
   if (!holds) throw IllegalGru(std::string(name) + ": " + std::to_string(number) + "; must be " + must);
 }
 
-// The nearest number of float32: files of ONNX and the Python package have no other parameters, whatever dtype is.
+// Rounds to float32. ONNX files and the Python package have float32 parameters for every dtype.
 double Rounded(double value) {
-  const DefaultFloatMode mode;  // numbers below 1.2e-38 stay
+  const DefaultFloatMode mode;  // keeps subnormal numbers
   return static_cast<float>(value);
 }
 
@@ -88,7 +88,7 @@ Spec CheckedSpec(const onegru_spec& given) {
               (is_float && storage.weight_storage >= ONEGRU_FLOAT16 && storage.weight_storage <= ONEGRU_INT8 &&
                storage.weight_storage != ONEGRU_FLOAT64),
           "weight_storage", storage.weight_storage,
-          is_float ? "float16, bfloat16, float32 or int8: 0, 1, 2 or 4" : "dtype, as only float32 has others");
+          is_float ? "float16, bfloat16, float32 or int8: 0, 1, 2 or 4" : "dtype, unless dtype is float32");
   const bool is_int8 = storage.weight_storage == ONEGRU_INT8;
   const bool may_round = is_float && storage.weight_storage == ONEGRU_BFLOAT16;
   const std::int32_t bits = storage.activation_bits;
@@ -96,7 +96,7 @@ Spec CheckedSpec(const onegru_spec& given) {
           "activation_bits", bits,
           is_int8     ? "8 or 16"
           : may_round ? "0, or 16 for inputs that are rounded to bfloat16"
-                      : "0 unless weight_storage is int8, or bfloat16 in a layer of float32");
+                      : "0 unless weight_storage is int8, or bfloat16 in a float32 layer");
   Require(is_int8 ? storage.group % kQuad == 0 : storage.group == 0, "group", storage.group,
           is_int8 ? "a multiple of 4" : "0 unless weight_storage is int8");
 

@@ -1,4 +1,4 @@
-// The specification of a layer as programs in C give it, checked.
+// Checks the structures that a C program passes: the specification of a layer, and options.
 
 #ifndef ONEGRU_NATIVE_C_SPEC_H_
 #define ONEGRU_NATIVE_C_SPEC_H_
@@ -13,7 +13,7 @@
 
 namespace onegru {
 
-// The size of a structure as its first version had it: no program gives less.
+// The size of a structure in the first version of onegru.h. No program passes a smaller one.
 template <class Structure>
 inline constexpr std::uint32_t kSmallest = 0;
 template <>
@@ -24,14 +24,14 @@ inline constexpr std::uint32_t kSmallest<onegru_options> = offsetof(onegru_optio
 template <>
 inline constexpr std::uint32_t kSmallest<onegru_call> = offsetof(onegru_call, Y_h) + sizeof(void*);
 
-// No version's structure is larger, so that a size that was never set is refused before such memory is read.
+// No structure is larger. The limit rejects uninitialized sizes before CheckSize reads memory after the structure.
 inline constexpr std::uint32_t kLargestSize = 4096;
 
 // Throws IllegalGru if a structure is null or has a wrong size, and Unsupported if a newer program has set a field that
 // this library does not know.
 void CheckSize(const char* name, const void* given, std::uint32_t smallest, std::uint32_t known);
 
-// A program's structure as this library knows it. Fields that the program does not know are 0.
+// Returns the program's structure in this library's version. Fields that the program does not know are 0.
 template <class Structure>
 Structure Known(const char* name, const Structure* given) {
   CheckSize(name, given, kSmallest<Structure>, sizeof(Structure));
@@ -41,7 +41,7 @@ Structure Known(const char* name, const Structure* given) {
   return known;
 }
 
-// Throw IllegalGru.
+// Throw IllegalGru if a value is invalid.
 Spec CheckedSpec(const onegru_spec& given);
 void CheckOptions(const onegru_options& given);
 Activation CheckedActivation(const onegru_activation& given);

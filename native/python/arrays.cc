@@ -11,7 +11,7 @@ namespace nb = nanobind;
 namespace onegru {
 namespace {
 
-// From this size on fresh memory, which the system provides page by page, takes longer than the pool.
+// From this size on, the pool is faster than fresh memory, which the system provides page by page.
 constexpr double kBytesFromPool = 64 * 1024;
 
 PyDataMem_Handler g_handler = {"onegru",
@@ -30,7 +30,7 @@ bool Import() {
   return true;
 }
 
-// False, without an exception, if it is not set.
+// Sets NumPy's memory handler. Returns false, without an exception, if that fails.
 bool SetHandler(PyObject* handler) {
   PyObject* const before = handler == nullptr ? nullptr : PyDataMem_SetHandler(handler);
   if (before == nullptr) PyErr_Clear();
@@ -38,8 +38,8 @@ bool SetHandler(PyObject* handler) {
   return before != nullptr;
 }
 
-// NumPy allocates with the handler set for the context, and frees with the array's own. A handler other than NumPy's
-// default is the user's choice.
+// NumPy allocates an array with the current handler, and frees it with the same one. The pool replaces only NumPy's
+// default handler, because another handler is the user's choice.
 PyObject* g_ours = nullptr;
 
 PyObject* NewFromPool(PyArray_Descr* descr, const Shape& shape) {
@@ -53,7 +53,7 @@ PyObject* NewFromPool(PyArray_Descr* descr, const Shape& shape) {
 }
 
 bool HasSizes(PyArrayObject* array, const Shape& shape) {
-  bool same = true;  // few numbers: a library call would take longer
+  bool same = true;  // faster than a library call for few numbers
   for (int axis = 0; axis < shape.rank; ++axis) same &= PyArray_DIM(array, axis) == shape.sizes[axis];
   return same;
 }
@@ -102,7 +102,7 @@ PyArrayObject* AsScores(PyObject* object, PyArray_Descr* descr, const Shape& sha
 nb::object NewArray(PyArray_Descr* descr, const Shape& shape) {
   double bytes = static_cast<double>(PyDataType_ELSIZE(descr));
   for (int axis = 0; axis < shape.rank; ++axis) bytes *= static_cast<double>(shape.sizes[axis]);
-  Py_INCREF(reinterpret_cast<PyObject*>(descr));  // the new array's
+  Py_INCREF(reinterpret_cast<PyObject*>(descr));  // for the new array
   PyObject* const array =
       bytes < kBytesFromPool ? PyArray_Empty(shape.rank, shape.sizes, descr, 0) : NewFromPool(descr, shape);
   if (array == nullptr) PyErr_Clear();
@@ -142,7 +142,7 @@ bool Integers<T>::Read(PyObject* object, std::int64_t most) {
   for (std::size_t i = 0; i < size_; ++i) {
     const auto index = static_cast<Py_ssize_t>(i);
 #if defined(Py_GIL_DISABLED)
-    // Another thread may change the list meanwhile.
+    // Another thread may change the list during the loop.
     const nb::object item =
         is_list ? nb::steal(PyList_GetItemRef(object, index)) : nb::borrow(PyTuple_GetItem(object, index));
     if (!item.is_valid()) PyErr_Clear();

@@ -1,5 +1,5 @@
-// The Python module onegru._native: converts arguments and results, computes nothing.
-// Its stub is src/onegru/_native.pyi; keep the two together.
+// The Python module onegru._native, which converts arguments and results. Its stub is src/onegru/_native.pyi; change
+// both together.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -45,13 +45,13 @@ std::string NameAt(std::size_t index) { return onegru::CompiledTargets()[index].
 
 }  // namespace
 
-// nanobind's own PyInit__native goes by another name: it must not run in a second interpreter.
+// Renames nanobind's PyInit__native, because it must not run in a second interpreter.
 #define PyInit__native onegru_PyInit
 NB_MODULE(_native, m) {
-  nb::set_leak_warnings(false);  // an exit while a daemon thread is in a call leaks its objects
+  nb::set_leak_warnings(false);  // an exit during a call in a daemon thread leaks its objects
   m.doc() = "Compiled part of onegru; private. Use the functions of onegru instead.";
 
-  // What this build or this CPU does not have: the message names the remedy.
+  // Raised if this build or CPU lacks a feature. The message says what to do.
   nb::exception<onegru::Unsupported>(m, "UnsupportedError", PyExc_RuntimeError);
 
   onegru::BindLayer(m);
@@ -59,14 +59,14 @@ NB_MODULE(_native, m) {
   onegru::BindObserver(m);
   onegru::BindFewSteps(m);
   onegru::BindTensorMemory(m);
-  m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
+  m.def("num_threads", &onegru::NumThreads, "Returns how many threads a call may use.");
   m.def("limit_threads", &onegru::LimitThreads, nb::arg("most"),
-        "No call of this thread uses more; 0 for no such bound.");
+        "Limits the threads that calls of this thread use; 0 removes the limit.");
   m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"), nb::arg("makes_room"),
-        "How many threads a call may use, 1…64, and whether it uses fewer while other processes want the CPUs.");
+        "Sets how many threads a call may use, 1…64, and whether it uses fewer while other processes need the CPUs.");
   m.def(
       "release_memory", [] { return onegru::ThePool().Release(); },
-      "Gives back the memory that is kept for new outputs; returns how many bytes.");
+      "Releases the memory that is cached for new outputs; returns its size in bytes.");
 
   m.def(
       "set_float_mode",
@@ -76,27 +76,27 @@ NB_MODULE(_native, m) {
         return before;
       },
       nb::arg("mode").none(),
-      "Sets the thread's floating-point mode, IEEE 754's default for None; returns the one before.");
+      "Sets the thread's floating-point mode, or IEEE 754's default for None; returns the previous mode.");
 
-  m.def("fma_peak", &onegru::FmaPeak, nb::arg("seconds"), "float32 FLOP/s that one core reaches at most.");
+  m.def("fma_peak", &onegru::FmaPeak, nb::arg("seconds"), "Measures the peak float32 FLOP/s of one core.");
   m.def("read_bandwidth", &onegru::ReadBandwidth, nb::arg("bytes"), nb::arg("seconds"),
-        "Bytes/s at which one core reads a buffer of this size.");
+        "Measures at how many bytes/s one core reads a buffer of this size.");
 
   m.def(
       "interface", [] { return std::string(kInterface); },
-      "What this module takes, for a look at whether it is older.");
+      "Describes the module's interface, to detect an outdated module.");
   m.def("version", [] { return std::string(ONEGRU_VERSION); }, "Version of the package.");
   m.def("highway_version", &onegru::HighwayVersion, "Version of the Highway headers used for the build.");
-  m.def("is_native", [] { return onegru::kIsNative; }, "Whether the build is for one machine's SIMD target alone.");
+  m.def("is_native", [] { return onegru::kIsNative; }, "Whether the build has only the SIMD target of one machine.");
   m.def("compiled_targets", [] { return TargetNames(false); }, "Names of the SIMD targets in this build, best first.");
   m.def(
       "available_targets", [] { return TargetNames(true); },
-      "Those of the compiled targets that this CPU can run, best first.");
+      "Names of the compiled targets that this CPU can run, best first.");
   m.def("chosen_target", [] { return NameAt(onegru::ChosenTargetIndex()); }, "Name of the target the kernels use.");
   m.def(
       "select_target", [](std::optional<std::string_view> name) { return NameAt(onegru::SelectTarget(name)); },
       nb::arg("name").none() = nb::none(),
-      "Use the named target, or the best available one for None; returns its name.\n\n"
+      "Selects the named target, or the best available one for None; returns its name.\n\n"
       "Raises ValueError, which lists the available targets, for any other name.");
   m.def(
       "int8_products",
@@ -104,7 +104,7 @@ NB_MODULE(_native, m) {
         const auto products = onegru::Int8ProductsOf(onegru::ChosenTargetIndex());
         return onegru::kInt8ProductsNames[static_cast<std::size_t>(products)];
       },
-      "What multiplies in int8 on the chosen target: simd, vnni or amx.");
+      "Instructions of int8 products on the chosen target: simd, vnni or amx.");
   m.def(
       "limit_int8_products",
       [](std::string_view most) {
@@ -115,7 +115,7 @@ NB_MODULE(_native, m) {
         }
         throw std::invalid_argument("most: '" + std::string(most) + "'; must be simd, vnni or amx");
       },
-      nb::arg("most"), "Lets kernels in int8 use this and what is before it, for tests.");
+      nb::arg("most"), "Limits int8 kernels to these instructions and lesser ones, for tests.");
   m.def(
       "target_traits",
       [](std::string_view name) {
@@ -127,8 +127,8 @@ NB_MODULE(_native, m) {
 
 #undef PyInit__native
 
-// nanobind keeps what it has of an interpreter in static variables: an import in another interpreter, even one
-// that fails, would leave the first one's layers with types that are not theirs.
+// nanobind stores state of the interpreter in static variables. An import in another interpreter, even if it fails,
+// would corrupt the types of the first interpreter's layers.
 namespace {
 
 bool IsMainInterpreter() {
@@ -153,7 +153,7 @@ extern "C" NB_EXPORT PyObject* PyInit__native() {
   }
   PyObject* const made = onegru_PyInit();
   if (made == nullptr || !PyObject_TypeCheck(made, &PyModuleDef_Type)) return made;
-  // From Python 3.13 on the main interpreter runs this for the others, too, which then run the slot.
+  // From Python 3.13 on, the main interpreter runs this function for other interpreters, which then run the slot.
   for (PyModuleDef_Slot* slot = reinterpret_cast<PyModuleDef*>(made)->m_slots; slot->slot != 0; ++slot) {
     if (slot->slot != Py_mod_exec || slot->value == reinterpret_cast<void*>(&ExecInMain)) continue;
     nanobind_exec = reinterpret_cast<int (*)(PyObject*)>(slot->value);

@@ -1,6 +1,6 @@
-// The fast path of calls made once per frame: base classes of onegru.GRU and onegru.reports.Stream. A call in Python's
-// own way costs as much as the step of a small layer: 0.4 µs for layer(X, initial_h, out=(Y, Y_h)), 0.1 µs for
-// stream.step(x, out=h). What the fast path declines goes to a method in Python.
+// The fast path of calls: base classes of onegru.GRU and onegru.reports.Stream. A usual Python call takes as long as a
+// step of a small layer: 0.4 µs for layer(X, initial_h, out=(Y, Y_h)), 0.1 µs for stream.step(x, out=h). If the fast
+// path declines a call, a Python method runs it.
 
 #include <algorithm>
 #include <cstring>
@@ -19,7 +19,7 @@ namespace {
 
 PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* keywords);
 
-// The engine's own object, None where it has none, keeps the layer or the stream alive.
+// `native` is the engine's object, or None. It keeps the layer or the stream alive.
 struct Caller {
   Caller(nb::object object, int own_layout) : native(std::move(object)), layer(LayerIn(native)), layout(own_layout) {}
 
@@ -36,20 +36,20 @@ struct Stepper {
   Stream* stream;
 };
 
-// The names that a method's arguments go by, in order.
+// The names of a method's arguments, in order.
 template <std::size_t kCount>
 struct Names {
   template <class... Texts>
   explicit Names(Texts... texts) : names{PyUnicode_InternFromString(texts)...} {}
 
-  // False: there is no such argument, or it has a value.
+  // Returns false if there is no such argument, or if it already has a value.
   bool Put(PyObject* name, PyObject* value, PyObject* (&values)[kCount]) const {
     for (std::size_t i = 0; i < kCount; ++i) {
       if (names[i] == name) return std::exchange(values[i], value) == nullptr;
     }
     return false;
   }
-  // As a method gets them. False: there are others, or more than `most` without a name.
+  // Stores a method's arguments. Returns false for unknown names, or more than `most` positional arguments.
   bool Put(PyObject* const* args, Py_ssize_t given, PyObject* keywords, Py_ssize_t most,
            PyObject* (&values)[kCount]) const {
     if (given > most) return false;
@@ -64,7 +64,7 @@ struct Names {
   PyObject* names[kCount];
 };
 
-// A layout argument; none if it needs a closer look.
+// Returns a layout argument, or nullopt if the fast path does not support it.
 std::optional<int> LayoutOf(PyObject* object, int own) {
   if (!IsGiven(object)) return own;
   int overflow = 0;
@@ -73,7 +73,7 @@ std::optional<int> LayoutOf(PyObject* object, int own) {
   return static_cast<int>(value);
 }
 
-// A new reference to the result of `call`. Null if the result is not valid, with a Python exception if `call` throws.
+// Returns a new reference to the result of `call`, or null if it is not valid. If `call` throws, sets an exception.
 template <class F>
 PyObject* Try(F&& call) {
   try {
@@ -98,14 +98,14 @@ struct AllNames {
   PyObject* other_step = PyUnicode_InternFromString("_step");
 };
 
-// Made when the module is: without the interpreter's lock, a thread that waits for another to make them would wait for
-// one that has been stopped for a collection of garbage.
+// Initialized when the module is created. In free-threaded Python, a thread could otherwise wait for the initializing
+// thread while that is stopped for garbage collection.
 const AllNames& TheNames() {
   static const AllNames names;
   return names;
 }
 
-// What caller(…) returns on the fast path; null if it declines.
+// Runs caller(…) on the fast path. Returns null if it declines.
 PyObject* TryGiven(const Caller& caller, PyObject* const (&values)[kCallNames]) {
   const std::optional<int> layout = LayoutOf(values[kLayout], caller.layout);
   if (caller.layer == nullptr || values[kX] == nullptr || !layout) return nullptr;
@@ -137,7 +137,7 @@ PyObject* TryIfMade(PyObject* self, PyObject* const (&values)[kCallNames]) {
 
 nb::object RunOf(PyObject* self) { return nb::steal(PyObject_GetAttr(self, TheNames().run)); }
 
-// caller(…); else caller.run(…).
+// Runs caller(…), or caller.run(…) if the fast path declines.
 PyObject* CallByTuple(PyObject* self, PyObject* args, PyObject* kwargs) {
   PyObject* values[kCallNames] = {};
   if (PutAll(args, kwargs, values)) {
@@ -148,7 +148,7 @@ PyObject* CallByTuple(PyObject* self, PyObject* args, PyObject* kwargs) {
   return run.is_valid() ? PyObject_Call(run.ptr(), args, kwargs) : nullptr;
 }
 
-// The same without a tuple and a dictionary of the arguments, which take 0.1 µs to make.
+// The same without a tuple and a dictionary of the arguments, whose creation takes 0.1 µs.
 PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* keywords) {
   const Py_ssize_t given = PyVectorcall_NARGS(flags);
   PyObject* values[kCallNames] = {};
@@ -157,7 +157,7 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags,
 #else
   const ternaryfunc call = Py_TYPE(self)->tp_call;
 #endif
-  if (call != CallByTuple) {  // __call__ of the class was replaced, but Python 3.11 still calls this function
+  if (call != CallByTuple) {  // the class's __call__ was replaced, but Python 3.11 still calls this function
     const nb::object all = nb::steal(PyTuple_New(given)), named = nb::steal(PyDict_New());
     if (!all.is_valid() || !named.is_valid()) return nullptr;
     for (Py_ssize_t i = 0; i < given; ++i) PyTuple_SetItem(all.ptr(), i, Py_NewRef(args[i]));
@@ -175,12 +175,12 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags,
   return run.is_valid() ? PyObject_Vectorcall(run.ptr(), args, static_cast<std::size_t>(given), keywords) : nullptr;
 }
 
-// caller.try_call(…): the result of caller(…) on the fast path, otherwise None.
+// Implements caller.try_call(…), which returns the result of caller(…) on the fast path, otherwise None.
 PyObject* TryCallMethod(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   PyObject* values[kCallNames] = {};
   const bool is_made = nb::inst_ready(self);
   if (!is_made || !TheNames().call.Put(args, given, keywords, 2, values)) {
-    PyErr_SetString(PyExc_TypeError, is_made ? "try_call: must be given what the layer itself is"
+    PyErr_SetString(PyExc_TypeError, is_made ? "try_call: takes the arguments of a call of the layer"
                                              : "the layer was never made: its __init__ was not called");
     return nullptr;
   }
@@ -188,7 +188,7 @@ PyObject* TryCallMethod(PyObject* self, PyObject* const* args, Py_ssize_t given,
   return result != nullptr || PyErr_Occurred() ? result : Py_NewRef(Py_None);
 }
 
-// stepper.step(…); else stepper._step(…).
+// Runs stepper.step(…), or stepper._step(…) if the fast path declines.
 PyObject* Step(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   PyObject* values[kStepNames] = {};
   if (nb::inst_ready(self) && TheNames().step.Put(args, given, keywords, 1, values) && values[kStepX] != nullptr) {
@@ -207,35 +207,34 @@ PyObject* Step(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject
 constexpr char kStep[] = R"(step($self, /, x, *, attention=None, rows=None, out=None)
 --
 
-Take one step.
+Run one step.
 
 Args:
-    x: [B, I], or [n, I] for n rows; of the layer's type.
+    x: [B, I], or [n, I] for n rows, in the layer's type.
     attention: [B] or [B, 1], or [n] or [n, 1]; required if and only if the layer has attention.
-    rows: indices of the rows that take the step, each at most once; None for all.
-    out: what to write h into; None for a new array.
+    rows: indices of the rows to run, each at most once; None for all rows.
+    out: array for h; None for a new array.
 
 Returns:
-    h, the new state of these rows, [B, H] or [n, H], of the layer's type.
+    h, the new state of these rows, [B, H] or [n, H], in the layer's type.
 
 Raises:
-    SpecError: an argument is not legal.)";
+    SpecError: an argument is invalid.)";
 
 constexpr char kTryCall[] =
     R"(try_call($self, /, X, initial_h=None, *, sequence_lens=None, attention=None, layout=None, out=None)
 --
 
-What the layer, called with these, returns, if all are plain; None, with nothing done, if not.)";
+Call the layer if all arguments are plain, and return its result. Otherwise do nothing, and return None.)";
 
 template <class F>
 PyCFunction Method(F* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
-// Gives a class that calls by tp_call, as Caller does, a `__call__` that has a signature and a docstring: Python's
-// own descriptor of the slot with another text, as any other kind of `__call__` would make calls slower. The text
-// begins with the signature and "--", and is kept for ever, as the class is. Then lets it be called by vector:
-// before Python 3.12 no class written in Python inherits that.
+// Gives a subclass of Caller a `__call__` with a signature and a docstring, and enables vectorcall. It copies Python's
+// slot descriptor with another text, because any other `__call__` would be slower. The text begins with the signature
+// and "--", and is never freed, like the class. Before Python 3.12, Python classes do not inherit vectorcall.
 void DescribeCall(nb::handle type, const char* text) {
 #ifndef Py_LIMITED_API
   const nb::object plain = type.attr("__call__");
@@ -251,7 +250,7 @@ void DescribeCall(nb::handle type, const char* text) {
   object->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
   PyType_Modified(object);
 #else
-  static_cast<void>(type), static_cast<void>(text);  // the stable ABI does not show descriptors
+  static_cast<void>(type), static_cast<void>(text);  // the stable ABI hides descriptors
 #endif
 }
 
@@ -265,7 +264,7 @@ void BindCalls(nb::module_& m) {
       {Py_tp_call, reinterpret_cast<void*>(CallByTuple)}, {Py_tp_methods, caller_methods}, {0, nullptr}};
   nb::class_<Caller>(m, "Caller", nb::type_slots(caller))
       .def(nb::init<nb::object, int>(), nb::arg("native").none(), nb::arg("layout"),
-           "An object whose plain calls go to a layer, if there is one, the others to its method `run`.");
+           "An object whose plain calls run a layer, if there is one. Its method `run` handles other calls.");
   m.def("describe_call", &DescribeCall, nb::arg("type"), nb::arg("text"),
         "Gives a class's __call__ a signature and a docstring.");
 
@@ -274,7 +273,7 @@ void BindCalls(nb::module_& m) {
   static PyType_Slot stepper[] = {{Py_tp_methods, stepper_methods}, {0, nullptr}};
   nb::class_<Stepper>(m, "Stepper", nb::type_slots(stepper))
       .def(nb::init<nb::object>(), nb::arg("native").none(),
-           "An object whose plain steps go to a stream, if there is one, the others to its method `_step`.")
+           "An object whose plain steps run a stream, if there is one. Its method `_step` handles other steps.")
       .def(
           "try_run",
           [](const Stepper& self, nb::handle X, nb::handle attention, nb::handle out) -> nb::object {
@@ -283,12 +282,12 @@ void BindCalls(nb::module_& m) {
             return Y.is_valid() ? Y : nb::none();
           },
           nb::arg("X").none(), nb::arg("attention").none(), nb::arg("out").none(),
-          "Y of plain steps; None, with nothing done, of others.");
+          "Runs plain steps, and returns Y. Otherwise does nothing, and returns None.");
   m.def(
       "run_stack",
       [](nb::object steppers, nb::handle X, bool batch_first) -> nb::object {
         std::vector<const Stream*> streams;
-        const nb::tuple kept(steppers);  // while other threads run
+        const nb::tuple kept(steppers);  // keeps the streams alive while other threads run
         for (const nb::handle item : kept) {
           if (!nb::isinstance<Stepper>(item) || !nb::inst_ready(item)) return nb::none();
           streams.push_back(nb::inst_ptr<Stepper>(item)->stream);
@@ -298,7 +297,7 @@ void BindCalls(nb::module_& m) {
         return Y.is_valid() ? Y : nb::none();
       },
       nb::arg("steppers"), nb::arg("X").none(), nb::arg("batch_first"),
-      "Runs the streams of a stack on several threads; None, with nothing done, if that is not faster.");
+      "Runs the streams of a stack on several threads. Does nothing, and returns None, if that is not faster.");
 }
 
 }  // namespace onegru

@@ -1,4 +1,4 @@
-// A few steps on PyTorch's memory, by addresses and strides in bytes: an array for each tensor would take longer.
+// Runs few steps on PyTorch tensors. Uses addresses and strides in bytes, because an array for each tensor is slower.
 
 #include <nanobind/nanobind.h>
 
@@ -26,7 +26,7 @@ using Address = std::uintptr_t;
 
 Activation ActivationOf(nb::handle item) {
   const auto function = nb::cast<std::size_t>(item[0]);
-  if (function >= kFunctions) throw std::invalid_argument("activations: not a function of this module");
+  if (function >= kFunctions) throw std::invalid_argument("activations: must be a function of this module");
   return {static_cast<Function>(function), nb::cast<double>(item[1]), nb::cast<double>(item[2])};
 }
 
@@ -37,7 +37,7 @@ Rows RowsOf(const nb::tuple& given) {
 
 void* At(nb::handle address) { return reinterpret_cast<void*>(nb::cast<Address>(address)); }
 
-// Lengths as they are now, for all directions: another thread may write to the caller's.
+// A copy of the lengths for all directions, because another thread may change the caller's.
 class OwnLengths {
  public:
   void Take(FewSteps* s) {
@@ -55,9 +55,9 @@ class OwnLengths {
   std::vector<std::int64_t> lengths_;
 };
 
-// What a direction computes.
+// Reads the options of a direction.
 void TakeForm(const nb::tuple& form, FewSteps* s) {
-  if (form.size() != 7) throw std::invalid_argument("form: must be of 7 values");
+  if (form.size() != 7) throw std::invalid_argument("form: must have 7 values");
   s->linear_before_reset = nb::cast<bool>(form[0]);
   s->reverse = nb::cast<bool>(form[1]);
   s->clip = nb::cast<double>(form[2]);
@@ -68,7 +68,7 @@ void TakeForm(const nb::tuple& form, FewSteps* s) {
 }
 
 void TakeSizes(const nb::tuple& sizes, FewSteps* s) {
-  if (sizes.size() != 5) throw std::invalid_argument("sizes: must be of 5 numbers");
+  if (sizes.size() != 5) throw std::invalid_argument("sizes: must have 5 numbers");
   s->T = nb::cast<std::size_t>(sizes[0]);
   s->B = nb::cast<std::size_t>(sizes[1]);
   s->I = nb::cast<std::size_t>(sizes[2]);
@@ -76,12 +76,12 @@ void TakeSizes(const nb::tuple& sizes, FewSteps* s) {
   s->threads = nb::cast<std::size_t>(sizes[4]);
 }
 
-// A direction's form, weights, X, initial_h, attention, lengths, resets and gates; `count` with what follows.
+// Reads a direction's form, weights, X, initial_h, attention, lengths, resets and gates, of `count` values.
 FewSteps CallOf(const nb::tuple& sizes, const nb::tuple& given, std::size_t count) {
-  if (given.size() != count) throw std::invalid_argument("directions: values must be " + std::to_string(count));
+  if (given.size() != count) throw std::invalid_argument("directions: size must be " + std::to_string(count));
   const auto item = [&](std::size_t i) { return nb::cast<nb::tuple>(given[i]); };
   const nb::tuple weights = item(1);
-  if (weights.size() != 4) throw std::invalid_argument("weights: must be 4");
+  if (weights.size() != 4) throw std::invalid_argument("weights: must have 4 values");
   FewSteps s{};
   TakeSizes(sizes, &s);
   TakeForm(item(0), &s);
@@ -89,7 +89,7 @@ FewSteps CallOf(const nb::tuple& sizes, const nb::tuple& given, std::size_t coun
   s.R = At(weights[1]);
   s.Wb = At(weights[2]);
   s.Rb = At(weights[3]);
-  if (s.R == nullptr || (s.W == nullptr && s.I != 0)) throw std::invalid_argument("weights: W or R is absent");
+  if (s.R == nullptr || (s.W == nullptr && s.I != 0)) throw std::invalid_argument("weights: W and R must not be null");
   s.X = RowsOf(item(2));
   s.initial_h = RowsOf(item(3));
   s.attention = RowsOf(item(4));
@@ -103,12 +103,12 @@ const FewStepsKernel& KernelOf(bool is_double) {
   return FewStepsFor(is_double ? ElementType::kFloat64 : ElementType::kFloat32, ChosenTargetIndex());
 }
 
-// The inputs of a call, read from tensors. D directions, whose weights follow each other.
+// The inputs of a call, read from tensors: those of all directions, then the weights of each direction.
 struct TensorCall {
   TensorRows X, initial_h, attention, lengths, resets;
   std::vector<TensorRows> weights;
 
-  // Whether all of them are plain memory of their shapes.
+  // Reads the inputs. Returns false if a tensor is not plain memory with its shape.
   bool Read(const ExchangeApi& exchange, const nb::tuple& tensors, const nb::tuple& room, const FewSteps& s,
             bool is_cell, bool is_double, std::size_t directions) {
     if (tensors.size() != 5 + 4 * directions || room.size() != 2 * tensors.size()) return false;
@@ -136,7 +136,7 @@ struct TensorCall {
       }
       if (own[1].data == nullptr || (own[0].data == nullptr && I != 0)) return false;
     }
-    if (is_cell) {  // whose first axis is the batch
+    if (is_cell) {  // the first axis is the batch
       for (TensorRows* const rows : {&X, &initial_h, &attention}) {
         rows->strides[1] = rows->strides[0];
         rows->strides[0] = 0;
@@ -195,8 +195,8 @@ void BindFewSteps(nb::module_& m) {
       },
       nb::arg("api"), nb::arg("tensors"), nb::arg("room"), nb::arg("sizes"), nb::arg("forms"), nb::arg("is_cell"),
       nb::arg("is_double"), nb::arg("Y"), nb::arg("Y_h"),
-      "Steps of a layer on PyTorch's tensors, in all its directions, without gradients; False if one is not plain "
-      "memory of its shape.");
+      "Runs few steps of a layer on PyTorch tensors, in all directions, without gradients. Returns False if a tensor "
+      "is not plain memory with its shape.");
   m.def(
       "few_steps",
       [](bool is_double, nb::tuple sizes, nb::tuple directions) {
@@ -215,9 +215,9 @@ void BindFewSteps(nb::module_& m) {
         RunDirections(KernelOf(is_double), steps);
       },
       nb::arg("is_double"), nb::arg("sizes"), nb::arg("directions"),
-      "Steps on weights that are not packed. directions: for each one its form, weights, X, initial_h, attention, "
-      "lengths, resets, gates, Y and Y_h. Addresses with strides in bytes, (address, time, row); 0 for what is "
-      "absent.");
+      "Runs few steps with unpacked weights. directions: for each direction, its form, weights, X, initial_h, "
+      "attention, lengths, resets, gates, Y and Y_h. Arrays are addresses with strides in bytes, (address, time, "
+      "row), or 0 if absent.");
   m.def(
       "few_steps_gradients",
       [](bool is_double, nb::tuple sizes, nb::tuple directions) {
@@ -233,7 +233,7 @@ void BindFewSteps(nb::module_& m) {
                      by_weights = nb::cast<nb::tuple>(given[11]);
           if (by_outputs.size() != 2 || by_inputs.size() != 3 || by_weights.size() != 4 ||
               g.call.gates.data == nullptr) {
-            throw std::invalid_argument("by_outputs, by_inputs, by_weights: must be 2, 3 and 4; gates must be there");
+            throw std::invalid_argument("by_outputs, by_inputs, by_weights: must be 2, 3 and 4; gates must be given");
           }
           g.dY = RowsOf(nb::cast<nb::tuple>(by_outputs[0]));
           g.dY_h = RowsOf(nb::cast<nb::tuple>(by_outputs[1]));
@@ -252,8 +252,8 @@ void BindFewSteps(nb::module_& m) {
         RunDirections(KernelOf(is_double), is_double, gradients);
       },
       nb::arg("is_double"), nb::arg("sizes"), nb::arg("directions"),
-      "The gradients of such steps. directions: as above up to gates, then by outputs (Y, Y_h), by inputs (X, "
-      "initial_h, attention), whether those are added to, and by weights.");
+      "Computes the gradients of few steps. directions: as for few_steps up to gates, then gradients of outputs (Y, "
+      "Y_h), of inputs (X, initial_h, attention), whether to add to these, and of weights.");
 }
 
 }  // namespace onegru

@@ -1,4 +1,4 @@
-// What Python is given of layers and streams.
+// Binds layers and streams to Python.
 
 #include "native/python/layer.h"
 
@@ -32,12 +32,12 @@ namespace onegru {
 nb::object TryCall(const Layer& layer, const CallArguments& given) { return layer.Try(given); }
 nb::object TrySteps(Stream& stream, const StepArguments& given) { return stream.Try(given); }
 
-// Memory of another library's tensor as an array, which keeps the owner. The strides count elements.
+// Returns another library's tensor memory as an array, which keeps the owner alive. Strides count elements.
 nb::object ArrayAt(nb::handle owner, std::uintptr_t address, nb::tuple shape, nb::tuple strides, nb::object dtype) {
   PyArray_Descr* const descr = reinterpret_cast<PyArray_Descr*>(dtype.ptr());
   const auto rank = static_cast<int>(nb::len(shape));
   if (rank > 4 || nb::len(strides) != nb::len(shape) || !PyArray_DescrCheck(dtype.ptr())) {
-    throw std::invalid_argument("an array has a type, at most 4 axes, and a stride for each");
+    throw std::invalid_argument("array_at: must have a dtype, at most 4 axes, and a stride for each axis");
   }
   npy_intp sizes[4], steps[4];
   npy_intp count = 1;
@@ -47,9 +47,9 @@ nb::object ArrayAt(nb::handle owner, std::uintptr_t address, nb::tuple shape, nb
     count *= sizes[axis];
   }
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
-  if (address == 0 && count != 0) throw std::invalid_argument("no memory belongs to the elements");
-  Py_INCREF(dtype.ptr());  // the new array's
-  // Null would have NumPy allocate, for no elements.
+  if (address == 0 && count != 0) throw std::invalid_argument("address: 0; must be the address of the elements");
+  Py_INCREF(dtype.ptr());  // for the new array
+  // A null address is possible only without elements. NumPy then allocates memory.
   nb::object array = nb::steal(PyArray_NewFromDescr(&PyArray_Type, descr, rank, sizes, steps,
                                                     reinterpret_cast<void*>(address), NPY_ARRAY_WRITEABLE, nullptr));
   if (!array.is_valid()) throw nb::python_error();
@@ -68,7 +68,7 @@ void BindLayer(nb::module_& m) {
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("storage"),
            nb::arg("planes"), nb::arg("group"), nb::arg("flush_subnormals"), nb::arg("dtype"), nb::arg("W"),
-           nb::arg("R"), nb::arg("B"), "A layer, its weights packed.")
+           nb::arg("R"), nb::arg("B"), "A layer with packed weights.")
       .def("run",
            nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, bool, nb::handle>(
                &Layer::Run, nb::const_),
@@ -79,45 +79,45 @@ void BindLayer(nb::module_& m) {
                     nb::handle, bool>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("dtype"),
-           nb::arg("weights"), nb::arg("order"), nb::arg("packs"), "A layer to be trained.")
+           nb::arg("weights"), nb::arg("order"), nb::arg("packs"), "A layer for training.")
       .def("gradients", &Layer::Gradients, nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(),
            nb::arg("attention").none(), nb::arg("resets").none(), nb::arg("resets_to_initial"), nb::arg("Y"),
            nb::arg("gates").none(), nb::arg("dY").none(), nb::arg("dY_h").none(), nb::arg("dX").none(), nb::arg("by"),
-           nb::arg("d_initial_h").none(), nb::arg("d_attention").none(), "The gradients of a checked call.")
+           nb::arg("d_initial_h").none(), nb::arg("d_attention").none(), "Computes the gradients of a checked call.")
       .def(
           "unpack",
           [](const Layer& layer, nb::handle W, nb::handle R) {
             layer.RequirePacked();
             layer.packed().Unpack(Data(AsArray(W)), Data(AsArray(R)));
           },
-          nb::arg("W"), nb::arg("R"), "Writes the matrices as they came.")
+          nb::arg("W"), nb::arg("R"), "Writes the original matrices.")
       .def(
           "scratch_bound",
           [](const Layer& layer, std::size_t batch_size) {
             return ScratchBound(layer.packed(), batch_size, NumThreads());
           },
-          nb::arg("batch_size"), "The most scratch in bytes that a call may take.")
+          nb::arg("batch_size"), "The maximum scratch memory of a call, in bytes.")
       .def(
           "set_name",
           [](const Layer& layer, const char* name) {
             layer.RequirePacked();
             NameLayer(name, layer.shared());
           },
-          nb::arg("name"), "Lets nodes of other runtimes' graphs find the layer, as long as anybody has it.")
+          nb::arg("name"), "Lets nodes of other runtimes' graphs find the layer during its lifetime.")
       .def_prop_ro(
           "saved_size", [](const Layer& layer) { return kSavedGates * layer.packed().geometry().padded(); },
-          "How many numbers a call saves of a step of a row.")
+          "How many numbers a call saves for each row and step.")
       .def_prop_ro(
-          "bytes", [](const Layer& layer) { return layer.packed().bytes(); }, "What the packed weights take.")
+          "bytes", [](const Layer& layer) { return layer.packed().bytes(); }, "Size of the packed weights in bytes.")
       .def_prop_ro(
           "target", [](const Layer& layer) { return std::string(CompiledTargets()[layer.packed().target()].name); },
           "The SIMD target that the layer was packed for and runs on.");
   nb::class_<Stream>(m, "Stream")
-      .def(nb::init<nb::object, nb::object>(), nb::arg("layer"), nb::arg("state"), "A state that goes on.")
+      .def(nb::init<nb::object, nb::object>(), nb::arg("layer"), nb::arg("state"), "A stream with a state.")
       .def("run", &Stream::Run, nb::arg("X"), nb::arg("attention").none(), nb::arg("rows").none(), nb::arg("Y"),
            "Runs checked steps.");
   m.def("array_at", &ArrayAt, nb::arg("owner"), nb::arg("address"), nb::arg("shape"), nb::arg("strides"),
-        nb::arg("dtype"), "Memory of another library's tensor as an array.");
+        nb::arg("dtype"), "Returns another library's tensor memory as an array.");
   m.def(
       "graph_api", [] { return reinterpret_cast<std::uintptr_t>(&GraphApi()); },
       "The address of the functions that run layers in other runtimes' graphs.");
@@ -127,10 +127,10 @@ void BindLayer(nb::module_& m) {
         return GraphApi().fail(message, is_watched, threads) != 0;
       },
       nb::arg("message"), nb::arg("is_watched"), nb::arg("threads"),
-      "Takes the message of a node's run that failed; whether the node shall raise it.");
-  m.def("watch_failures", &WatchFailures, "Keeps the failures of watched nodes in this thread, which raise none.");
-  m.def("watched_failure", &WatchedFailure, "Ends that, and returns the first message, or nothing.");
-  m.def("take_lost_errors", &TakeLostErrors, "The messages of failures that nobody raised, which are forgotten.");
+      "Records the message of a failed run of a node. Returns whether the node must raise it.");
+  m.def("watch_failures", &WatchFailures, "Records failures of watched nodes in this thread, instead of raising them.");
+  m.def("watched_failure", &WatchedFailure, "Stops recording, and returns the first message, or an empty string.");
+  m.def("take_lost_errors", &TakeLostErrors, "Returns and clears the messages of failures that were not raised.");
   m.def(
       "activate",
       [](int function, double alpha, double beta, nb::handle x, nb::handle y) {
@@ -141,11 +141,11 @@ void BindLayer(nb::module_& m) {
         spec.storage = storage;
         const Kernel& kernel = KernelFor(spec, ChosenTargetIndex());
         const auto count = static_cast<std::size_t>(PyArray_SIZE(from));
-        if (count % kernel.lanes != 0) throw std::invalid_argument("the size must be a multiple of a vector");
+        if (count % kernel.lanes != 0) throw std::invalid_argument("x: size must be a multiple of the vector size");
         kernel.activate(CheckedActivation({function, 0, alpha, beta}), count, Data(from), Data(to));
       },
       nb::arg("function"), nb::arg("alpha"), nb::arg("beta"), nb::arg("x"), nb::arg("y"),
-      "y = function(x), for tests of accuracy.");
+      "Computes y = function(x), for tests of accuracy.");
 }
 
 }  // namespace onegru

@@ -1,4 +1,4 @@
-// The Python classes onegru._native.Layer and Stream, and the calls that they take from native code; see layer.cc.
+// The Python classes onegru._native.Layer and Stream, and functions that run them from native code. See layer.cc.
 
 #ifndef ONEGRU_NATIVE_PYTHON_LAYER_H_
 #define ONEGRU_NATIVE_PYTHON_LAYER_H_
@@ -15,7 +15,7 @@ class Stream;
 // Whether an optional argument is given: neither null nor None.
 inline bool IsGiven(PyObject* object) { return object != nullptr && object != Py_None; }
 
-// What a call is given, as Python's objects.
+// The arguments of a call, as Python objects.
 struct CallArguments {
   PyObject* X = nullptr;
   PyObject* initial_h = nullptr;
@@ -27,7 +27,7 @@ struct CallArguments {
   int layout = 0;
 };
 
-// One step, X [n, I], or any number, X [T, n, I].
+// The arguments of one step, X [n, I], or of T steps, X [T, n, I].
 struct StepArguments {
   bool is_one_step;
   PyObject* X = nullptr;
@@ -36,18 +36,18 @@ struct StepArguments {
   PyObject* out = nullptr;
 };
 
-// The fast path: arrays of the layer's type, aligned, of the right shapes; inputs whose last axis is contiguous,
-// attention of any strides; lengths and rows as int32, int64, list or tuple; outputs that are contiguous and overlap
-// neither inputs (but Y_h may be initial_h) nor each other, or are absent, then new. Return (Y, Y_h), or Y. Otherwise
-// nothing is done and the result is not valid: the caller then falls back to the general path, or finds what is wrong.
-// Throws the exception of a signal handler that ran during the call.
+// The fast path, which returns (Y, Y_h), or Y. Arrays must be aligned, and have the layer's type and the right shapes.
+// The last axis of inputs must be contiguous; attention may have any strides. Lengths and rows are int32, int64, lists
+// or tuples. Outputs must be contiguous, and must not overlap inputs (but Y_h may be initial_h) or each other; absent
+// outputs are created. For all other arguments, the functions do nothing, and the result is not valid. The caller then
+// uses the general path, which also finds errors. Throws the exception of a signal handler that ran during the call.
 nanobind::object TryCall(const Layer& layer, const CallArguments& given);
 nanobind::object TrySteps(Stream& stream, const StepArguments& given);
 // Runs the streams of a stack on several threads, if that is faster than one stream after another. X is the input of
 // the first stream: [T, B, I], or [B, T, I] with `batch_first`. Returns the Y of the last stream.
 nanobind::object TryStack(const std::vector<const Stream*>& streams, nanobind::handle X, bool batch_first);
 
-// The C++ object of a Python object; null for None.
+// Return the C++ object of a Python object, or null for None.
 const Layer* LayerIn(nanobind::handle object);
 Stream* StreamIn(nanobind::handle object);
 

@@ -1,7 +1,6 @@
-// A layer as Python sees it: arrays in, arrays out, no arithmetic.
+// The Python class of a layer, which runs calls on arrays.
 //
-// The arguments of Try… may be anything: they are inspected, and the fast path is taken if it applies. Those of Run
-// are checked by the caller.
+// Try takes any arguments, inspects them, and uses the fast path if it applies. The caller checks the arguments of Run.
 
 #ifndef ONEGRU_NATIVE_PYTHON_LAYER_CLASS_H_
 #define ONEGRU_NATIVE_PYTHON_LAYER_CLASS_H_
@@ -35,7 +34,7 @@ namespace nb = nanobind;
 
 using Activations = std::vector<std::tuple<int, double, double>>;
 
-// The items of a sequence. nanobind's own conversion to a vector ends the process where there is no memory for it.
+// Returns the items of a sequence. nanobind's conversion to a vector ends the process if memory runs out.
 template <class T>
 std::vector<T> Items(nb::handle sequence) {
   std::vector<T> items;
@@ -43,22 +42,23 @@ std::vector<T> Items(nb::handle sequence) {
   return items;
 }
 
-// What Python's side may name and this module may not know, as in a tree that is newer than the module.
+// Rejects a number that this module does not know, because the Python code may be newer than the module.
 [[noreturn]] inline void RefuseNumber(const char* what, std::int64_t number, const char* must) {
   throw std::invalid_argument(std::string(what) + ": " + std::to_string(number) + "; must be " + must);
 }
 
 inline PyArrayObject* Required(nb::handle object, int rank) {
   PyArrayObject* const array = AsArray(object);
-  if (array == nullptr || PyArray_NDIM(array) != rank) throw std::invalid_argument("not an array of this rank");
+  if (array == nullptr || PyArray_NDIM(array) != rank)
+    throw std::invalid_argument("must be an array of the right rank");
   return array;
 }
 
 class Layer {
  public:
   // activations: (function, alpha, beta) of f and g for each direction. dtype: the NumPy dtype of X, h and Y.
-  // planes, group: as in Spec, 1 and 0 but for matrices in int8. W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are
-  // contiguous, of the type that is computed in.
+  // planes, group: as in Spec; 1 and 0 except for int8. W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are contiguous arrays
+  // in the compute type.
   Layer(std::size_t I, std::size_t H, nb::handle reversed, bool linear_before_reset, int attention, double clip,
         nb::handle activations, int type, int storage, std::size_t planes, std::size_t group, bool flush_subnormals,
         nb::object dtype, nb::handle W, nb::handle R, nb::handle B)
@@ -68,9 +68,9 @@ class Layer {
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
         packed_(PackForRuns(spec_, Checked(W), Checked(R), Checked(B))) {}
 
-  // weights: for each direction W [3H, I], R [3H, H], Wb and Rb [3H] or None, contiguous, of the type that is computed
-  // in, which are kept. order: where z, r and n are among their gates. packs: whether it is to run, or to compute gates
-  // again; gradients from saved gates need no packed weights.
+  // weights: for each direction W [3H, I], R [3H, H], Wb and Rb [3H] or None. They are contiguous arrays in the compute
+  // type, which the layer keeps alive. order: the places of z, r and n among the gates. packs: whether to pack weights
+  // for runs, or to recompute gates; gradients from saved gates need no packed weights.
   Layer(std::size_t I, std::size_t H, nb::handle reversed, bool linear_before_reset, int attention, double clip,
         nb::handle activations, int type, nb::object dtype, nb::handle weights, nb::handle places, bool packs)
       : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, type, 1, 0)),
@@ -94,7 +94,7 @@ class Layer {
                                              packs ? given_.data() : nullptr, order_);
   }
 
-  // A layer that only computes gradients from saved gates has none.
+  // Throws if the layer has no packed weights, because it only computes gradients from saved gates.
   void RequirePacked() const {
     if (packed_->bytes() == 0) throw std::invalid_argument("no weights are packed");
   }
@@ -104,8 +104,8 @@ class Layer {
   PyArray_Descr* descr() const { return descr_; }
   std::size_t state_size() const { return ComputedSize(spec_.type); }
 
-  // Arrays in canonical axes, checked by the caller; only lengths need be contiguous, and the last axes of the
-  // others but attention. wide_state: initial_h and Y_h are of the type that is computed in.
+  // Runs a call, whose arrays the caller has checked. Lengths and the last axes of other arrays except attention must
+  // be contiguous. wide_state: whether initial_h and Y_h have the compute type.
   void Run(nb::handle X, nb::handle initial_h, nb::handle lengths, nb::handle attention, nb::handle Y, nb::handle Y_h,
            bool wide_state, nb::handle gates) const {
     RequirePacked();
@@ -126,9 +126,9 @@ class Layer {
     RunSaving(packed_, call);
   }
 
-  // The gradients of a checked call, of a layer that was given its weights gate by gate. resets [T, B] is of bytes,
-  // contiguous. by: for each direction W, R, Wb and Rb, of the weights' shapes, or None. The gradients by X, initial_h
-  // and attention are added to what is there.
+  // Computes the gradients of a checked call, for a layer for training. resets: contiguous bytes [T, B]. by: for each
+  // direction, the gradients of W, R, Wb and Rb, or None. The gradients of X, initial_h and attention are added to the
+  // values in their arrays.
   void Gradients(nb::handle X, nb::handle initial_h, nb::handle lengths, nb::handle attention, nb::handle resets,
                  bool resets_to_initial, nb::handle Y, nb::handle gates, nb::handle dY, nb::handle dY_h, nb::handle dX,
                  nb::handle gradients, nb::handle d_initial_h, nb::handle d_attention) const {
@@ -155,7 +155,7 @@ class Layer {
     call.dY_h = rows(dY_h, 3, -1, 0, 1);
     call.dX = rows(dX, 3, 0, -1, 1);
     const auto by = Items<nb::list>(gradients);
-    if (given_.empty() || by.size() != spec_.D) throw std::invalid_argument("by: must be of each direction");
+    if (given_.empty() || by.size() != spec_.D) throw std::invalid_argument("by: must have a list for each direction");
     for (std::size_t d = 0; d < spec_.D; ++d) {
       call.weights[d] = given_[d];
       call.by[d] = {data(by[d][0], 2), data(by[d][1], 2), data(by[d][2], 1), data(by[d][3], 1)};
@@ -266,7 +266,7 @@ class Layer {
     PyArrayObject* const array = AsArray(object);
     if (array == nullptr || !PyArray_IS_C_CONTIGUOUS(array) ||
         static_cast<std::size_t>(PyArray_ITEMSIZE(array)) != state_size()) {
-      throw std::invalid_argument("weights must be contiguous, of the type that is computed in");
+      throw std::invalid_argument("weights must be contiguous arrays in the compute type");
     }
     return Data(array);
   }
@@ -275,7 +275,7 @@ class Layer {
   nb::object dtype_;
   PyArray_Descr* descr_;
   std::shared_ptr<const Packed> packed_;
-  std::vector<nb::list> kept_;  // what `given_` lies in
+  std::vector<nb::list> kept_;  // owns the memory of given_
   std::vector<GivenWeights> given_;
   GateOrder order_;
 };

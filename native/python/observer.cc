@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kMoments[] = {"weights", "compute", "done"};
 
-// The elements as bytes, which are there as long as the call that they are given to.
+// Returns the elements as bytes, which are valid during the call of the observer.
 nb::object BytesOf(const Port& port, bool writeable) {
   static char none = 0;
   const std::size_t size = port.tensor.count() * (port.is_lengths ? 4 : SizeOf(port.tensor.type));
@@ -83,8 +83,8 @@ void BindObserver(nb::module_& m) {
       "observe",
       [](nb::object see, nb::object warn) { SetObserver(new PythonObserver(std::move(see), std::move(warn))); },
       nb::arg("see"), nb::arg("warn"),
-      "Shows a function the GRU nodes of ONNX Runtime's sessions, for good: see(session, moment, node, operator, "
-      "version, attributes, arrays); and reports what they hold without effect: warn(message).");
+      "Sets functions for GRU nodes in ONNX Runtime sessions. see(session, moment, node, operator, version, "
+      "attributes, arrays) inspects or computes them, and warn(message) reports their warnings.");
 }
 
 }  // namespace onegru

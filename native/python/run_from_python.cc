@@ -11,18 +11,18 @@ namespace nb = nanobind;
 namespace onegru {
 namespace {
 
-// Below this many FLOPs a call is over before anybody notices, even without SIMD: it is not watched for signals.
+// Calls with fewer FLOPs are not watched for signals, because they are short even without SIMD.
 constexpr double kFlopsToWatch = 1.0e7;
-// Between two reads of the clock: some 50 µs of a core, milliseconds without SIMD.
+// Products between two reads of the clock, about 50 µs on one core, or milliseconds without SIMD.
 constexpr std::int64_t kProductsPerPoll = std::int64_t{1} << 22;
-// Between two checks for signals. A check takes the interpreter's lock, which others may hold for 5 ms.
+// The time between two checks for signals. A check acquires the GIL, which other threads may hold for 5 ms.
 constexpr std::chrono::milliseconds kSignalsEvery{50};
 
 [[noreturn]] void Hang() {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// Stops a call when a signal's handler raises an exception, which is then set.
+// Stops a call if a signal handler raises an exception, which is then set.
 class SignalToken final : public CancellationToken {
  public:
   explicit SignalToken(Unlocked& unlocked) : CancellationToken(kProductsPerPoll), unlocked_(unlocked) {}
@@ -33,7 +33,7 @@ class SignalToken final : public CancellationToken {
     if (now < next_) return false;
     unlocked_.Take();
     const bool raised = PyErr_CheckSignals() != 0;
-    // Handlers run only on the main thread: others need not ask again.
+    // Signal handlers run only on the main thread, so other threads need not check again.
     const bool again = !raised && IsMainThread();
     unlocked_.Release();
     next_ = again ? std::chrono::steady_clock::now() + kSignalsEvery : Time::max();

@@ -1,4 +1,4 @@
-// Calls made by Python: without the interpreter's lock, and stopped by signals.
+// Runs calls from Python without the GIL. Signals can stop them.
 
 #ifndef ONEGRU_NATIVE_PYTHON_RUN_FROM_PYTHON_H_
 #define ONEGRU_NATIVE_PYTHON_RUN_FROM_PYTHON_H_
@@ -13,11 +13,10 @@
 
 namespace onegru {
 
-// At exit Python ends every other thread that asks for the interpreter's lock: before 3.14 by unwinding its stack,
-// which terminates the process at a function that may not throw. Such a thread hangs in these classes instead, as it
-// does since 3.14.
+// At exit, Python ends every other thread that acquires the GIL. Before 3.14, it unwinds the stack, which terminates
+// the process at a noexcept function. With these classes, such a thread hangs instead, as it does since 3.14.
 
-// Releases the interpreter's lock for its lifetime.
+// Releases the GIL for its lifetime.
 class Unlocked {
  public:
   Unlocked() { Release(); }
@@ -32,7 +31,7 @@ class Unlocked {
   PyThreadState* state_;
 };
 
-// Holds the interpreter's lock for its lifetime, on a thread that Python may not know.
+// Holds the GIL for its lifetime, on a thread that Python may not know.
 class Locked {
  public:
   Locked();
@@ -47,15 +46,14 @@ class Locked {
 // Whether a call is long enough to be watched for signals.
 bool IsWatched(double flops);
 
-// Calls `run` without the interpreter's lock, with a token if the work is watched. Throws the exception of a signal
-// handler that ran meanwhile.
+// Calls `run` without the GIL, with a token if the work is watched. Throws the exception of a signal handler that ran
+// during the call.
 void RunUnlocked(bool is_watched, const std::function<void(CancellationToken*)>& run);
 
-// Below this many FLOPs a call takes less time than a release of the interpreter's lock.
+// A call with fewer FLOPs takes less time than releasing the GIL.
 inline constexpr double kFlopsToRelease = 1.0e6;
 
-// Runs a call, watched if it is long. Inline, because tiny calls are slower
-// with another function call.
+// Runs a call, and watches long calls. It is inline, because another function call would slow down tiny calls.
 inline void RunFromPython(const std::shared_ptr<const Packed>& packed, const Call& call) {
   const double flops = Flops(packed->spec(), call);
   if (flops < kFlopsToRelease) return Run(packed, call);

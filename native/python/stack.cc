@@ -1,4 +1,4 @@
-// Runs the streams of a stack together.
+// Runs the streams of a stack as a pipeline.
 
 #include <cstring>
 #include <vector>
@@ -13,7 +13,7 @@ namespace nb = nanobind;
 namespace onegru {
 namespace {
 
-// The layers with their calls of T steps, without X and Y; none if X [T, B, I] does not fit.
+// Returns the layers with their calls of T steps, without X and Y. Empty if the layers do not fit X [T, B, I].
 std::vector<StackedLayer> LayersOf(const std::vector<const Stream*>& streams, npy_intp T, npy_intp B, npy_intp I) {
   std::vector<StackedLayer> layers;
   for (const Stream* const stream : streams) {
@@ -29,7 +29,7 @@ std::vector<StackedLayer> LayersOf(const std::vector<const Stream*>& streams, np
   return layers;
 }
 
-// The states of the layers, which a stopped call must not change.
+// A copy of the layers' states, because a stopped call must not change them.
 class SavedStates {
  public:
   explicit SavedStates(const std::vector<StackedLayer>& layers) : layers_(layers) {

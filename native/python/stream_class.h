@@ -1,4 +1,4 @@
-// A stream as Python sees it: the state of some rows, from step to step.
+// The Python class of a stream.
 
 #ifndef ONEGRU_NATIVE_PYTHON_STREAM_CLASS_H_
 #define ONEGRU_NATIVE_PYTHON_STREAM_CLASS_H_
@@ -31,10 +31,10 @@ namespace onegru {
 
 namespace nb = nanobind;
 
-// The state of some rows, from step to step, in the type that is computed in.
+// The state of a batch between steps, in the compute type.
 class Stream {
  public:
-  // state: a contiguous array [B, H] of that type, which this changes in place.
+  // state: a contiguous array [B, H], which the stream changes in place.
   Stream(nb::object layer, nb::object state)
       : layer_object_(std::move(layer)),
         state_object_(std::move(state)),
@@ -44,7 +44,7 @@ class Stream {
     if (state_array == nullptr || PyArray_NDIM(state_array) != 2 || !PyArray_IS_C_CONTIGUOUS(state_array) ||
         static_cast<std::size_t>(PyArray_ITEMSIZE(state_array)) != layer_.state_size() ||
         static_cast<std::size_t>(PyArray_DIM(state_array, 1)) != spec.H) {
-      throw std::invalid_argument("state");
+      throw std::invalid_argument("state: must be a contiguous array [B, H] in the compute type");
     }
     call_.B = static_cast<std::size_t>(PyArray_DIM(state_array, 0));
     const auto row = static_cast<std::ptrdiff_t>(spec.H * layer_.state_size());
@@ -55,7 +55,7 @@ class Stream {
   }
 
   const Layer& layer() const { return layer_; }
-  // A call of the states of all rows, without other arrays.
+  // Returns a call with the states of all rows, and without other arrays.
   const Call& call() const { return call_; }
 
   nb::object Try(const StepArguments& given) {
@@ -64,7 +64,7 @@ class Stream {
     const int rank = given.is_one_step ? 2 : 3;
     PyArrayObject* const x = AsInput(given.X, descr, rank);
     if (x == nullptr || PyArray_DIM(x, rank - 1) != static_cast<npy_intp>(spec.I)) return {};
-    Call call = call_;  // a copy, as of RunShortCall
+    Call call = call_;  // a copy, which RunShortCall changes
     Integers<std::int32_t> rows;
     if (IsGiven(given.rows)) {
       const auto last = static_cast<std::int64_t>(call.B) - 1;
@@ -75,7 +75,7 @@ class Stream {
     const auto n = static_cast<npy_intp>(call.B), H = static_cast<npy_intp>(spec.H);
     if (PyArray_DIM(x, rank - 2) != n) return {};
     const npy_intp T = given.is_one_step ? 1 : PyArray_DIM(x, 0);
-    // A step's arrays have no axis of time.
+    // The arrays of one step have no time axis.
     const auto without_time = [&](const Shape& shape) {
       return given.is_one_step ? Shape{shape.rank - 1, {shape.sizes[1], shape.sizes[2]}} : shape;
     };
@@ -104,18 +104,18 @@ class Stream {
       return {};
     }
     call.Y = rows_of(AsArray(out));
-    if (T != 0) RunOrRestore(call);  // a stream keeps its state over an empty chunk
+    if (T != 0) RunOrRestore(call);  // an empty chunk does not change the state
     return out;
   }
 
-  // Any number of steps of some rows: X [T, n, I], attention [T, n] or None, rows [n] int32 (each at most once) or
-  // None for all, Y [T, 1, n, H]; checked by the caller.
+  // Runs T steps of n rows: X [T, n, I], attention [T, n] or None, rows [n] int32 (each at most once) or None for all,
+  // and Y [T, 1, n, H]. The caller has checked the arguments.
   void Run(nb::handle X, nb::handle attention, nb::handle rows, nb::handle Y) {
     Call call = call_;
     PyArrayObject* const x = Required(X, 3);
     call.T = static_cast<std::size_t>(PyArray_DIM(x, 0));
     call.B = static_cast<std::size_t>(PyArray_DIM(x, 1));
-    if (call.T == 0) return;  // a stream keeps its state over an empty chunk
+    if (call.T == 0) return;  // an empty chunk does not change the state
     call.X = RowsOf(x, 0, -1, 1);
     call.Y = RowsOf(Required(Y, 4), 0, -1, 2);
     if (!attention.is_none()) call.attention = RowsOf(Required(attention, 2), 0, -1, 1);
@@ -128,7 +128,7 @@ class Stream {
     const double flops = Flops(layer_.spec(), call);
     if (flops < kFlopsToShareCall && RunShortCall(call)) return;
     if (!IsWatched(flops)) return layer_.Run(call);
-    // A stopped call leaves the state as it was: some rows may already have a new one.
+    // Restores the state after a stopped call, because rows may already have a new state.
     char* const state = call_.Y_h.data;
     const std::vector<char> before(state, state + call_.B * static_cast<std::size_t>(call_.Y_h.row));
     try {
@@ -140,7 +140,7 @@ class Stream {
   }
 
   // Runs a call in the stream's memory, because its set-up would take longer than its steps. Returns false if another
-  // thread does so: concurrent use, though not allowed, must not corrupt memory.
+  // thread does so. Concurrent use is not allowed, but must not corrupt memory.
   bool RunShortCall(Call& call) {
     if (is_busy_.exchange(true, std::memory_order_acquire)) return false;
     const std::unique_ptr<std::atomic<bool>, Leave> leave(&is_busy_);
@@ -154,7 +154,7 @@ class Stream {
     void operator()(std::atomic<bool>* is_busy) const { is_busy->store(false, std::memory_order_release); }
   };
 
-  // Allocates memory for the most rows that a short call has.
+  // Allocates memory for the maximum number of rows of a short call.
   void SetUpShortCalls() {
     layer_.RequirePacked();
     Call step{};
@@ -169,7 +169,7 @@ class Stream {
   const Layer& layer_;
   Call call_{};
   AlignedBytes memory_;
-  std::unique_ptr<StreamCalls> calls_;  // of short calls
+  std::unique_ptr<StreamCalls> calls_;  // for short calls
   std::atomic<bool> is_busy_{false};
   unsigned turn_ = 0;
 };

@@ -1,4 +1,4 @@
-// Many tensors at once, as asking each from Python takes longer than a short call.
+// Reads several tensors at once, because reading each from Python takes longer than a short call.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kMaxAxes = 8;
 
-// Whether a tensor is on the CPU, of a type and shape, and between two addresses.
+// Whether a tensor is on the CPU, has this type and shape, and is in memory between two addresses.
 bool Fits(const nb::dlpack::dltensor& found, nb::dlpack::dtype type, std::span<const std::int64_t> shape,
           std::uintptr_t begin, std::uintptr_t end, Kind kind) {
   if (found.device.device_type != nb::device::cpu::value || found.dtype != type) return false;
@@ -86,7 +86,7 @@ void BindTensorMemory(nb::module_& m) {
         const std::size_t count = tensors.size();
         if (exchange == nullptr) return nb::none();
         if (room.size() != 2 * count || shapes.size() != count || kinds.size() != count) {
-          throw std::invalid_argument("room, shapes, kinds: must be two, one and one for each tensor");
+          throw std::invalid_argument("room, shapes, kinds: must have 2, 1 and 1 values for each tensor");
         }
         nb::list rows;
         for (std::size_t i = 0; i < count; ++i) {
@@ -102,9 +102,9 @@ void BindTensorMemory(nb::module_& m) {
         return rows;
       },
       nb::arg("api"), nb::arg("tensors"), nb::arg("room"), nb::arg("shapes"), nb::arg("kinds"), nb::arg("is_double"),
-      "Of each tensor its address, and its strides along the first two axes in bytes; None if one is not on the CPU, "
-      "of its shape and type, and within its room, from one address to another. kinds: r for rows in one piece, s for "
-      "single numbers, c for all in one piece, l and b likewise for int64 and bool. None among the tensors is at 0.");
+      "Returns the address of each tensor, and its strides along the first two axes in bytes. Returns None if a tensor "
+      "is not on the CPU, has another shape or type, or is outside its room, an address range. kinds: r: contiguous "
+      "rows; s: any strides; c: contiguous; l: contiguous int64; b: contiguous bool. The address of None is 0.");
 }
 
 }  // namespace onegru

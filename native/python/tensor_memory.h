@@ -1,4 +1,4 @@
-// Where PyTorch's tensors have their numbers.
+// The memory of PyTorch tensors.
 
 #ifndef ONEGRU_NATIVE_PYTHON_TENSOR_MEMORY_H_
 #define ONEGRU_NATIVE_PYTHON_TENSOR_MEMORY_H_
@@ -12,7 +12,7 @@
 
 namespace onegru {
 
-// DLPack's exchange API, of its first version: how PyTorch shows a tensor's memory.
+// Version 1 of DLPack's exchange API, which gives access to the memory of PyTorch tensors.
 struct ExchangeApi {
   struct {
     std::uint32_t major, minor;
@@ -23,7 +23,7 @@ struct ExchangeApi {
   void* current_stream;
 };
 
-// The API in a capsule; null if it is of another version.
+// Returns the API in a capsule, or null if it has another version.
 const ExchangeApi* ExchangeOf(const nanobind::capsule& capsule);
 
 // The memory layout that a tensor must have.
@@ -35,8 +35,8 @@ struct TensorRows {
   std::ptrdiff_t strides[2] = {0, 0};
 };
 
-// Whether a tensor is on the CPU, of its shape and type, and within its room, from one address to another. None is at
-// 0.
+// Reads a tensor, or null for None. Returns false if it is not on the CPU, has another shape or type, or is not within
+// the addresses [begin, end].
 bool ReadTensor(const ExchangeApi& exchange, nanobind::handle tensor, Kind kind, bool is_double,
                 std::span<const std::int64_t> shape, std::uintptr_t begin, std::uintptr_t end, TensorRows* rows);
 

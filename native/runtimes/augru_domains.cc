@@ -5,14 +5,14 @@
 namespace onegru {
 namespace {
 
-constexpr std::size_t kRequiredInputs = 3, kInputs = 7, kOutputs = 2;  // X, W, R of those that the kernel reads
+constexpr std::size_t kRequiredInputs = 3, kInputs = 7, kOutputs = 2;  // X, W and R are required
 
 }  // namespace
 
 AugruDomains::AugruDomains(const Api& api) : api_(api), node_{} {
   node_.version = api.version;
   node_.GetName = [](const ort::CustomOp*) { return kAugru.name; };
-  // Of no provider: a session finds no kernel here, and goes on to the one that the provider has claimed the node for.
+  // No provider has this name. A session finds no kernel here, and uses that of the provider that claimed the node.
   node_.GetExecutionProviderType = [](const ort::CustomOp*) { return kAugru.domain; };
   node_.GetInputTypeCount = [](const ort::CustomOp*) { return kInputs; };
   node_.GetOutputTypeCount = [](const ort::CustomOp*) { return kOutputs; };

@@ -1,5 +1,5 @@
-// The domains of AUGRU nodes, which a session has to know before it asks any execution provider: it opens no file with
-// a node that nobody has told it of. They say what goes in and out; the provider computes.
+// Custom operator domains that declare the inputs and outputs of AUGRU nodes. ONNX Runtime rejects a file with unknown
+// operators before it asks any execution provider. The provider computes the nodes.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_AUGRU_DOMAINS_H_
 #define ONEGRU_NATIVE_RUNTIMES_AUGRU_DOMAINS_H_
@@ -17,14 +17,14 @@ class AugruDomains {
   AugruDomains(const AugruDomains&) = delete;
   AugruDomains& operator=(const AugruDomains&) = delete;
 
-  // As long as this lives.
+  // Valid for the lifetime of this object.
   const std::vector<ort::CustomOpDomain*>& all() const { return domains_; }
 
  private:
   void Release() noexcept;
 
   const Api api_;
-  ort::CustomOp node_;  // of each domain
+  ort::CustomOp node_;  // the operator of all domains
   std::vector<ort::CustomOpDomain*> domains_;
 };
 

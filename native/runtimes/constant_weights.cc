@@ -31,13 +31,13 @@ inline constexpr const char* kCarriers[] = {
 // end
 // clang-format on
 
-// The inputs of a GRU node that may be weights: W, R and B.
+// The weight inputs of a GRU node: W, R and B.
 constexpr std::size_t kFirstWeight = 1, kLastWeight = 3;
 
-// The most bytes that may be computed while a session is created: a multiple of the constants' bytes, and a minimum.
+// The limit of bytes that are computed while a session is created: kTimes the bytes of the constants, plus kFree.
 constexpr double kTimes = 16, kFree = 1 << 26;
 
-// --- a node that need not run
+// --- idle nodes, which need not run
 
 class IdleKernel : public ort::Kernel {
  public:
@@ -50,7 +50,7 @@ class IdleKernel : public ort::Kernel {
     };
     Release = [](ort::Kernel* self) { delete static_cast<IdleKernel*>(self); };
     PrePackWeight = [](ort::Kernel* self, const ort::Value*, int, ort::Allocator*, void*, bool* is_packed) {
-      *is_packed = !static_cast<IdleKernel&>(*self).node_->IsNeeded();  // its constants may go
+      *is_packed = !static_cast<IdleKernel&>(*self).node_->IsNeeded();  // ONNX Runtime may free its constants
       return static_cast<ort::Status*>(nullptr);
     };
   }
@@ -95,7 +95,7 @@ class ConstantWeights::Pass {
       if (IsConstant(api_, value)) continue;
       const ort::Value* const default_of = Initializer(api_, value);
       if (default_of != nullptr) {
-        // A model without nodes returns its input: the same tensor, at the same address.
+        // A model without nodes returns its input. Holding this tensor keeps its address unique.
         ValueHandle kept = Evaluate({}, {{name, default_of}}, name);
         if (kept != nullptr && BytesOf(api_, default_of) != 0 && DataOf(api_, kept.get()) == DataOf(api_, default_of))
           owner_.defaults_[DataOf(api_, default_of)] = std::move(kept);
@@ -121,7 +121,7 @@ class ConstantWeights::Pass {
     std::vector<std::string> keys;
   };
 
-  // A weight that a GRU node takes; of one in a body, those that bodies see.
+  // Records a weight of a GRU node. `seen`: for a node in a subgraph, the outer values that the subgraph uses.
   void AddUse(const ort::Node* gru, const ort::ValueInfo* value,
               const std::map<std::string, const ort::ValueInfo*>* seen) {
     if (value == nullptr) return;
@@ -132,7 +132,7 @@ class ConstantWeights::Pass {
     use.keys.push_back(KeyOf(name, NamesOf(api_, Outputs(api_, gru))));
   }
 
-  // The GRU nodes in the bodies of a node that take values of this graph.
+  // Records the weights of GRU nodes in a node's subgraphs, if they are values of this graph.
   void AddInner(const ort::Node* node, const std::map<std::string, const ort::ValueInfo*>* seen) {
     std::map<std::string, const ort::ValueInfo*> visible;
     for (const ort::ValueInfo* const value : OuterInputs(api_, node)) {
@@ -167,7 +167,7 @@ class ConstantWeights::Pass {
                                          [&](auto* name) { return !std::strcmp(name, kind); });
   }
 
-  // Null if it does not depend only on constants, or if each run computes it.
+  // Computes a weight. Returns null if it depends on more than constants, or if each run must compute it.
   std::shared_ptr<ComputedWeight> Compute(const std::string& name, const ort::ValueInfo* value) {
     std::set<const ort::Node*> makers;
     std::map<std::string, const ort::Value*> constants;
@@ -225,7 +225,7 @@ class ConstantWeights::Pass {
       if (one != nullptr) one->is_ambiguous = true;
   }
 
-  // Whether a node need not run: all its consumers are GRU nodes that know its result, or nodes that need not run.
+  // Whether a node is idle: all its consumers are GRU nodes that know its result, or idle nodes.
   bool Idles(const ort::Node* node) {
     auto found = std::make_shared<Idle>();
     const auto outputs = Outputs(api_, node);
@@ -258,7 +258,7 @@ class ConstantWeights::Pass {
     return true;
   }
 
-  // Whether it takes a value as a weight of GRU nodes, itself or in its bodies, and as nothing else.
+  // Whether a node and its subgraphs use a value only as a weight of GRU nodes.
   bool TakesAsWeight(const ort::Node* node, const std::string& name) const {
     const auto inputs = NamesOf(api_, Inputs(api_, node));
     const bool is_gru = is_gru_(api_, node);
@@ -280,8 +280,8 @@ class ConstantWeights::Pass {
   const Nodes nodes_;
   std::map<std::string, Use> uses_;
   std::map<std::string, std::shared_ptr<ComputedWeight>> weights_;
-  std::set<const ort::Node*> makers_;                         // nodes that make them
-  std::map<std::string, std::set<const ort::Node*>> takers_;  // of each value
+  std::set<const ort::Node*> makers_;                         // nodes that compute weights_
+  std::map<std::string, std::set<const ort::Node*>> takers_;  // consumers of each value
   std::map<const ort::Node*, std::shared_ptr<Idle>> idle_;
 };
 

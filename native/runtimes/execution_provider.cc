@@ -1,6 +1,6 @@
-// The execution provider for ONNX Runtime: runs every GRU and AUGRU node of a session. The library that contains it is
-// registered there; it exports CreateEpFactories and ReleaseEpFactory. It is a library of custom operators as well, by
-// RegisterCustomOps: a session that gets the provider by name reads its file before it asks the provider for any.
+// The execution provider for ONNX Runtime, which runs every GRU and AUGRU node of a session. ONNX Runtime registers its
+// library, which exports CreateEpFactories and ReleaseEpFactory. It is also a library of custom operators, and exports
+// RegisterCustomOps. A session that gets the provider by name reads its file before it asks the provider for operators.
 
 #include <algorithm>
 #include <atomic>
@@ -36,7 +36,7 @@ namespace {
 
 constexpr char kName[] = "OnegruExecutionProvider";
 constexpr char kVendor[] = "onegru";
-// ONNX Runtime puts this before the names of a provider's options.
+// The prefix that ONNX Runtime adds to the names of a provider's options.
 constexpr char kOptionPrefix[] = "ep.onegruexecutionprovider.";
 
 // --- options of a session
@@ -49,7 +49,7 @@ constexpr const char* kWeightStorages[] = {"float16", "bfloat16", "int8", "int8_
 constexpr const char* kActivationStorages[] = {"int16", "int8", "bfloat16"};
 // end
 
-// As "a, b, c".
+// Returns "a, b, c".
 template <std::size_t N>
 std::string Listed(const char* const (&words)[N]) {
   std::string text;
@@ -70,7 +70,7 @@ std::int64_t Number(const char* name, const std::string& text, std::int64_t most
   return value;
 }
 
-// One of the words for all nodes, or lines of NODE=WORD.
+// Reads one of the words for all nodes, or lines of NODE=WORD.
 template <std::size_t N>
 NodeOption ReadNodeOption(const char* name, const std::string& text, const char* const (&words)[N]) {
   NodeOption option;
@@ -81,7 +81,7 @@ NodeOption ReadNodeOption(const char* name, const std::string& text, const char*
     const std::string word = equals == std::string::npos ? line : line.substr(equals + 1);
     const bool is_single = start == 0 && end == text.size();
     if (equals == std::string::npos && !is_single)
-      throw IllegalGru(std::string(name) + ": '" + line + "'; must be NODE=TYPE, in each line");
+      throw IllegalGru(std::string(name) + ": '" + line + "'; must be NODE=TYPE in each line");
     if (equals == 0 || (equals != std::string::npos && option.named.contains(line.substr(0, equals))))
       throw IllegalGru(std::string(name) + ": '" + line + "'; must name each node once");
     if (!IsAmong(words, word))
@@ -95,7 +95,7 @@ NodeOption ReadNodeOption(const char* name, const std::string& text, const char*
   return option;
 }
 
-// The provider's options, without their prefix. ONNX Runtime keeps those of all providers among the session's entries.
+// Returns the provider's options without their prefix. ONNX Runtime stores those of all providers with the session's.
 std::map<std::string, std::string> OptionsOf(const Api& api, const ort::SessionOptions* given) {
   ort::KeyValuePairs* pairs = nullptr;
   api.Check(ort::GetSessionOptionsConfigEntries(api.api, given, &pairs));
@@ -116,7 +116,7 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* session) {
   const auto given = OptionsOf(api, session);
   for (const auto& [name, text] : given) {
     if (!IsAmong(kOptions, name))
-      throw IllegalGru(name + ": no option of this provider; must be one of " + Listed(kOptions));
+      throw IllegalGru(name + ": not an option of this provider; must be one of " + Listed(kOptions));
   }
   const auto option = [&](const char* name) -> std::optional<std::string> {
     const auto found = given.find(name);
@@ -130,7 +130,7 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* session) {
     if (!IsAmong(kEngines, *text)) throw IllegalGru("engine: '" + *text + "'; must be one of " + Listed(kEngines));
     options.reference = *text == "reference";
     if (options.reference && TheObserver() == nullptr)
-      throw IllegalGru("engine: 'reference', which needs Python's onegru; must be auto or native");
+      throw IllegalGru("engine: 'reference' needs the Python package; must be auto or native");
   }
   if (const auto text = option("weight_storage"); text && !text->empty()) {
     options.weight_storage = ReadNodeOption("weight_storage", *text, kWeightStorages);
@@ -212,7 +212,7 @@ class Provider : public ort::Ep {
       api_.Check(ort::SetSinceVersion(api_.ep, builder, kind.since, last));
       api_.Check(ort::SetExecutionProvider(api_.ep, builder, kName));
       if (std::strcmp(kind.name, "GRU") == 0)
-        AddTypes(builder, kind);  // a function in a file names no types; the kernel looks
+        AddTypes(builder, kind);  // AUGRU is a function without types; the kernel checks them
       api_.Check(ort::Build(api_.ep, builder, &kernel));
       api_.Check(ort::AddKernel(api_.ep, registry_, kernel, create, state));
     };
@@ -265,7 +265,7 @@ class Provider : public ort::Ep {
       api_.Check(ort::AddSingleNode(api_.ep, support, node));
   }
 
-  // Refuses options for nodes that are not there. All graphs have been claimed when the first kernel is made.
+  // Rejects options for missing nodes. All graphs have been claimed before the first kernel is created.
   void CheckNames() const {
     const auto check = [&](const char* option, const NodeOption& value) {
       for (const auto& [name, word] : value.named) {
@@ -297,7 +297,7 @@ class Provider : public ort::Ep {
   const Options options_;
   ConstantWeights constant_weights_;
   ort::KernelRegistry* registry_ = nullptr;
-  std::set<std::string> names_;  // of the GRU nodes that it has claimed
+  std::set<std::string> names_;  // of the claimed GRU nodes
   Entry entries_[std::size(kOnnxOperators)];
 };
 
@@ -359,10 +359,10 @@ class GruFactory : public ort::Factory {
   const AugruDomains augrus_;
 };
 
-// Of the sessions that register a library of custom operators; never destroyed, as they may outlive everything.
+// For sessions that register a library of custom operators. Never destroyed, because they may outlive other objects.
 std::atomic<const AugruDomains*> g_augrus{nullptr};
 
-// The tables of functions of the ONNX Runtime that asks.
+// Gets the function tables of the calling ONNX Runtime.
 ort::Status* Ask(const ort::ApiBase* base, Api& api) {
   unsigned minor = 0;
   const char* const text = base->GetVersionString();
@@ -393,7 +393,7 @@ extern "C" ONEGRU_EXPORT onegru::ort::Status* CreateEpFactories(const char*, con
   ort::Status* const refused = Ask(base, api);
   if (refused != nullptr || api.api == nullptr) return refused;
 #if defined(ONEGRU_STANDALONE)
-  SetNumThreads(std::thread::hardware_concurrency(), true);  // of the process's mask; Python reads the environment, too
+  SetNumThreads(std::thread::hardware_concurrency(), true);  // the affinity mask; Python reads the environment, too
 #endif
   return api.Try([&] {
     if (most == 0) throw std::runtime_error("no room for a factory");

@@ -18,19 +18,19 @@ namespace {
 // all other objects.
 auto& g_layers = *new std::unordered_map<std::string, std::weak_ptr<const Packed>>;
 auto& g_lost = *new std::vector<std::string>;
-constexpr std::size_t kMaxLost = 100;  // messages that are kept
-bool g_has_lost_more = false;          // one for which there was no memory
+constexpr std::size_t kMaxLost = 100;  // messages
+bool g_has_lost_more = false;          // whether there was no memory for a message
 
 struct Watch {
   bool is_on = false, has_failed = false;
-  std::string failure;  // of the first; empty if there was no memory for it
+  std::string failure;  // the first message; empty if there was no memory for it
 };
 thread_local Watch t_watch;
 
 void* Open(const char* name) {
   std::shared_ptr<const Packed> packed;
   {
-    const std::string_view wanted(name);  // no copy, which could throw into another runtime
+    const std::string_view wanted(name);  // no copy: an exception must not reach another runtime
     const ForkLock lock;
     for (const auto& [own, layer] : g_layers) {
       if (own == wanted) packed = layer.lock();
@@ -51,7 +51,7 @@ bool ReadLengths(const OnegruGraphCall& given, std::vector<std::int64_t>& length
   return true;
 }
 
-// A runtime's float32 elements, converted to the layer's type and back.
+// Converts a runtime's float32 elements to the layer's type and back.
 class Converted {
  public:
   Converted(ElementType type, std::size_t size) : type_(type), is_needed_(size == 4 && type != ElementType::kFloat32) {}
@@ -101,14 +101,14 @@ const char* Run(const void* layer, const OnegruGraphCall* call_given) try {
   const Spec& spec = packed->spec();
   if (given.input_size != spec.I || given.num_directions != spec.D || given.hidden_size != spec.H ||
       (given.element_size != SizeOf(spec.type) && given.element_size != 4) || (given.A != nullptr) != spec.attention) {
-    return "its shapes or types are not those of the layer that it was made for";
+    return "the shapes or types of its inputs do not match its layer";
   }
   thread_local std::vector<std::int64_t> lengths;
   Call call{};
   call.T = given.seq_length;
   call.B = given.batch_size;
   if (given.lengths != nullptr) {
-    if (!ReadLengths(given, lengths)) return "sequence_lengths: beyond 0…seq_length; must be within";
+    if (!ReadLengths(given, lengths)) return "sequence_lengths: must be in 0…seq_length";
     call.lengths = lengths.data();
   }
   const auto rows = [&](const void* data, const char* axes, std::size_t elements) {
@@ -143,14 +143,14 @@ int Fail(const char* message, int is_watched, int threads) try {
   if (threads > 1) return 1;
   const ForkLock lock;
   if (g_lost.size() < kMaxLost && std::find(g_lost.begin(), g_lost.end(), message) == g_lost.end()) {
-    std::fprintf(stderr, "onegru: %s; it gives NaN, as OpenVINO loses errors on one thread\n", message);
+    std::fprintf(stderr, "onegru: %s; the outputs are NaN, because OpenVINO loses errors on one thread\n", message);
     const bool before = std::exchange(g_has_lost_more, true);
     g_lost.emplace_back(message);
     g_has_lost_more = before;
   }
   return 0;
 } catch (const std::bad_alloc&) {
-  return 0;  // the outputs say it, has_failed, and g_has_lost_more
+  return 0;  // the outputs, has_failed and g_has_lost_more report the failure
 }
 
 }  // namespace

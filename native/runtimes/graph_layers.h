@@ -1,5 +1,5 @@
-// Layers in another runtime's graph: its nodes know them by name, and run them through a table of functions, so that
-// the nodes' library needs no kernels. OpenVINO's operator (openvino_gru.cc) is one such node.
+// Layers in another runtime's graph, such as OpenVINO's (openvino_gru.cc). Nodes find a layer by its name, and run it
+// through a table of functions, so that the nodes' library contains no kernels.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_GRAPH_LAYERS_H_
 #define ONEGRU_NATIVE_RUNTIMES_GRAPH_LAYERS_H_
@@ -10,34 +10,34 @@
 #include <string>
 #include <vector>
 
-// C, as different compilers may have built the two libraries.
+// C, because different compilers may have built the two libraries.
 extern "C" {
 
-// A call in OpenVINO's axes; a cell's is one of one step. All arrays are contiguous.
+// A call with OpenVINO's axes. A cell runs one step. All arrays are contiguous.
 struct OnegruGraphCall {
   std::size_t batch_size, seq_length, input_size, num_directions, hidden_size;
-  std::size_t element_size;  // of X and all else but lengths
+  std::size_t element_size;  // of all arrays except lengths
   const void* X;             // [batch_size, seq_length, input_size]
   const void* H;             // [batch_size, num_directions, hidden_size]
-  const void* lengths;       // [batch_size]; null for all seq_length
+  const void* lengths;       // [batch_size]; null: seq_length for each row
   std::size_t length_size;   // 4 or 8
   const void* A;             // [batch_size, seq_length, 1]; null without attention
-  void* Y;                   // [batch_size, num_directions, seq_length, hidden_size]; null if not wanted
-  void* Ho;                  // [batch_size, num_directions, hidden_size]; null if not wanted
-  // The runtime's own threads: calls task(data, 0…count - 1), and returns when all have returned.
+  void* Y;                   // [batch_size, num_directions, seq_length, hidden_size]; null to omit
+  void* Ho;                  // [batch_size, num_directions, hidden_size]; null to omit
+  // Calls task(data, 0…count - 1) on the runtime's threads, and returns when all calls have returned.
   void (*run_tasks)(void* pool, std::size_t count, void (*task)(void* data, std::size_t index), void* data);
   void* pool;
   std::size_t threads;
 };
 
 struct OnegruGraphApi {
-  // The layer of a name; null if there is none. To be closed.
+  // Returns the layer with a name, or null. The caller must close it.
   void* (*open)(const char* name);
   void (*close)(void* layer);
-  // Null, or a message with static lifetime.
+  // Runs a call. Returns null, or an error message with static lifetime.
   const char* (*run)(const void* layer, const struct OnegruGraphCall* call);
-  // Takes the message of a run that failed. Nonzero where the node shall throw, else its outputs are to be filled: with
-  // zeros if `is_watched`, as whoever runs the graph then knows, or with NaN.
+  // Records the message of a failed run. If it returns nonzero, the node must throw. Otherwise the node must fill its
+  // outputs with zeros if `is_watched`, because the caller of the graph checks for failures, or else with NaN.
   int (*fail)(const char* message, int is_watched, int threads);
 };
 }
@@ -48,13 +48,13 @@ class Packed;
 
 const OnegruGraphApi& GraphApi();
 
-// Lets graphs find a layer by a name, as long as it lives. Equal names are for equal layers: the last one counts.
+// Registers a layer by a name for its lifetime. Layers with the same name must be equal; the last one counts.
 void NameLayer(const std::string& name, const std::shared_ptr<const Packed>& packed);
 
-// Keeps the failures of watched nodes that run in this thread from now on, which throw nothing meanwhile.
+// Starts recording the failures of watched nodes in this thread. Meanwhile, these nodes do not throw.
 void WatchFailures();
 
-// Ends that, and returns the first message; empty if there is none.
+// Stops recording, and returns the first message, or an empty string.
 std::string WatchedFailure();
 
 // Returns and clears the messages of failed runs that were not raised, the oldest first and each once.

@@ -1,4 +1,4 @@
-// A graph as ONNX Runtime shows it to an execution provider.
+// Functions that read a graph in an execution provider for ONNX Runtime.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_GRAPH_VIEW_H_
 #define ONEGRU_NATIVE_RUNTIMES_GRAPH_VIEW_H_
@@ -44,7 +44,7 @@ inline std::vector<const ort::Graph*> Bodies(const Api& api, const ort::Node* no
                           });
 }
 
-// Empty for an optional one that is left out.
+// Returns an empty name for an omitted optional value.
 inline std::string NameOf(const Api& api, const ort::ValueInfo* value) {
   const char* name = "";
   if (value != nullptr) api.Check(ort::GetValueInfoName(api.api, value, &name));
@@ -64,7 +64,7 @@ inline bool Asks(const Api& api, const ort::ValueInfo* value, const Query& query
   return answer;
 }
 
-// The tensor of an initializer; null for any other value.
+// Returns the tensor of an initializer, or null for any other value.
 inline const ort::Value* Initializer(const Api& api, const ort::ValueInfo* value) {
   const ort::Value* tensor = nullptr;
   return api.Succeeds(ort::ValueInfo_GetInitializerValue(api.api, value, &tensor)) ? tensor : nullptr;
@@ -80,7 +80,7 @@ struct TensorKind {
 
   bool operator==(const TensorKind&) const = default;
   double bytes() const {
-    double count = 8;  // no type that is used here has more
+    double count = 8;  // no type used here is larger
     for (const std::int64_t size : shape) count *= static_cast<double>(size);
     return count;
   }
@@ -95,7 +95,7 @@ inline TensorKind KindOf(const Api& api, const ort::Value* value) {
   return kind;
 }
 
-// Of a value whose type and sizes are known before a run; none for others.
+// Returns the type and shape of a value, or nullopt if they are not known before a run.
 inline std::optional<TensorKind> KindOf(const Api& api, const ort::ValueInfo* value) {
   const ort::TypeInfo* type = nullptr;
   const ort::TensorInfo* tensor = nullptr;

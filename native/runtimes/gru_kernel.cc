@@ -23,12 +23,12 @@ enum Input { kX, kW, kR, kB, kSequenceLens, kInitialH, kA };
 constexpr const char* kInputNames[] = {"X", "W", "R", "B", "sequence_lens", "initial_h", "A"};
 // end
 
-// The location of messages in ONNX Runtime's log.
+// The file name of onegru's messages in ONNX Runtime's log.
 constexpr ort::PathChar kFile[] = {'o', 'n', 'e', 'g', 'r', 'u', 0};
 
 std::atomic<Observer*> g_observer{nullptr};
 
-// Reads an attribute that may be absent, of each type.
+// Reads optional attributes of each type.
 class AttributeReader {
  public:
   AttributeReader(const Api& api, const ort::KernelInfo* info) : api_(api), info_(info) {}
@@ -84,10 +84,10 @@ std::optional<ElementType> StorageOf(const Options& options, const std::string& 
   if (IsInt8(word)) return ElementType::kInt8;
   for (const auto type : {ElementType::kFloat16, ElementType::kBFloat16})
     if (word == NameOf(type)) return type;
-  throw IllegalGru("weight_storage: '" + *word + "', which these kernels lack");
+  throw IllegalGru("weight_storage: '" + *word + "'; must be float16, bfloat16 or int8");
 }
 
-// Of "int8_g64": 64.
+// Returns the group size: 64 for "int8_g64", or 0 without groups.
 std::size_t GroupOf(const Options& options, const std::string& node) {
   const auto word = options.weight_storage.Of(node);
   if (!IsInt8(word) || word->find('g') == std::string::npos) return 0;
@@ -100,7 +100,7 @@ PackOptions PackOptionsOf(const Options& options, const std::string& node) {
           GroupOf(options, node), activations == NameOf(ElementType::kBFloat16), options.flush_subnormals};
 }
 
-// The prefix of messages about a node.
+// Returns the prefix of messages about a node.
 std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelInfo* info, const std::string& name) {
   const std::string node = std::string(kind.name) + " node";
   if (!name.empty()) return node + " '" + name + "': ";
@@ -109,12 +109,12 @@ std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelI
   return node + ": ";
 }
 
-// ONNX Runtime copies defaults of up to 127 bytes, which are compared in less than a look-up takes.
+// ONNX Runtime copies defaults of up to 127 bytes. Comparing them takes less time than a lookup.
 constexpr std::size_t kSmall = 128;
 
-// Weights that are no constants, and their packed form.
+// Weights that are not constants, and their packed form.
 struct Computed {
-  // fixed: constants that are identified by their address, so that no copy is needed.
+  // fixed: whether the address identifies a tensor, so that no copy is needed.
   Computed(const Tensor (&tensors)[3], const bool (&fixed)[3]) {
     for (std::size_t i = 0; i < 3; ++i) {
       is_fixed[i] = fixed[i];
@@ -213,7 +213,7 @@ class GruKernel : public ort::Kernel {
       for (const auto& [key, weight] : found) weight->taken.insert(key);
   }
 
-  // Whether an input is a constant that is packed, and so no longer needed.
+  // Whether an input is a packed constant that ONNX Runtime may free.
   bool HasTaken(int input) const {
     return packed_ != nullptr && !IsObserved() && (input == kW || input == kR || input == kB);
   }
@@ -241,7 +241,7 @@ class GruKernel : public ort::Kernel {
   }
 
   std::shared_ptr<const Packed> Weights(const Tensor (&tensors)[3]) const {
-    bool is_fixed[3];  // constants and defaults, whose memory no other tensor can have
+    bool is_fixed[3];  // constants and defaults: no other tensor can have their address
     bool are_fixed = true;
     for (std::size_t i = 0; i < 3; ++i) {
       is_fixed[i] = is_constant_[i] || !tensors[i].is_given || constant_weights_.IsDefault(tensors[i].data);
@@ -325,7 +325,7 @@ class GruKernel : public ort::Kernel {
                                 ort::Status* const status =
                                     ort::KernelContext_ParallelFor(api.api, where, task, count, count, data);
                                 if (status == nullptr) return;
-                                ort::ReleaseStatus(api.api, status);  // none has begun
+                                ort::ReleaseStatus(api.api, status);  // no task has begun
                                 for (std::size_t i = 0; i < count; ++i) task(data, i);
                               },
                               &pool, options_.threads != 0 ? options_.threads : NumThreads()};
@@ -343,9 +343,9 @@ class GruKernel : public ort::Kernel {
   const OnnxGru gru_;
   std::size_t input_count_ = 0;
   std::size_t output_count_ = 0;
-  std::shared_ptr<const Packed> packed_;                 // of constants; null: there are others
+  std::shared_ptr<const Packed> packed_;                 // null if a weight is not constant
   bool is_constant_[3] = {};                             // of W, R and B
-  mutable std::shared_ptr<const Computed> computed_[2];  // of other weights, and of fixed ones; protected by ForkLock
+  mutable std::shared_ptr<const Computed> computed_[2];  // [1]: fixed or small weights; protected by ForkLock
   mutable std::atomic_flag has_told_;
 };
 

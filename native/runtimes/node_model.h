@@ -1,4 +1,4 @@
-// A model of some nodes of a graph, written and run once.
+// Writes nodes of a graph as an ONNX model, and runs it once.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_NODE_MODEL_H_
 #define ONEGRU_NATIVE_RUNTIMES_NODE_MODEL_H_
@@ -14,7 +14,7 @@
 
 namespace onegru {
 
-// A message of protocol buffers. The numbers of its fields are those of onnx.proto.
+// A Protocol Buffers message. The field numbers are those of onnx.proto.
 class Message {
  public:
   Message& Int(unsigned field, std::int64_t value) {
@@ -44,7 +44,7 @@ class Message {
   std::string text_;
 };
 
-// None for one of a kind that no listed operator has.
+// Returns nullopt for attribute types that no operator in ConstantWeights::Carriers has.
 inline std::optional<Message> AttributeMessage(const Api& api, const ort::OpAttribute* attribute) {
   constexpr unsigned kName = 1, kF = 2, kI = 3, kS = 4, kInts = 8, kType = 20;
   enum { kIsFloat = 1, kIsInt = 2, kIsString = 3, kIsInts = 7 };
@@ -101,7 +101,7 @@ inline Message InputMessage(const std::string& name, const TensorKind& kind) {
   return Message().Text(1, name).In(2, Message().In(1, Message().Int(1, kind.type).In(2, shape)));
 }
 
-// One that takes constants as inputs; none if it cannot be written.
+// Returns a model whose inputs are the constants, or nullopt if it cannot be written.
 inline std::optional<std::string> ModelOf(const Api& api, const ort::Graph* graph, const Nodes& nodes,
                                           const std::map<std::string, const ort::Value*>& constants,
                                           const std::string& output) {
@@ -128,7 +128,7 @@ inline std::optional<std::string> ModelOf(const Api& api, const ort::Graph* grap
   return model.text();
 }
 
-// What such a model gives; null if ONNX Runtime refuses it, or cannot run it.
+// Runs a model, and returns its output, or null if ONNX Runtime rejects the model or cannot run it.
 inline ValueHandle RunModel(const Api& api, const std::string& model,
                             const std::map<std::string, const ort::Value*>& given, const std::string& output) {
   ort::Env* env = nullptr;
@@ -143,12 +143,12 @@ inline ValueHandle RunModel(const Api& api, const std::string& model,
   }
   const char* const wanted = output.c_str();
   const bool is_run =
-      api.Succeeds(ort::CreateEnv(api.api, ort::kWarning, "onegru", &env)) &&  // the one that is there
+      api.Succeeds(ort::CreateEnv(api.api, ort::kWarning, "onegru", &env)) &&  // returns the existing one
       api.Succeeds(ort::CreateSessionOptions(api.api, &options)) &&
       api.Succeeds(ort::SetSessionGraphOptimizationLevel(api.api, options, ort::kNoOptimizations)) &&
       api.Succeeds(ort::SetSessionLogSeverityLevel(api.api, options, ort::kFatal)) &&
       api.Succeeds(ort::SetIntraOpNumThreads(api.api, options, 1)) &&
-      api.Succeeds(ort::DisableCpuMemArena(api.api, options)) &&  // which the result would keep
+      api.Succeeds(ort::DisableCpuMemArena(api.api, options)) &&  // the result would keep it
       api.Succeeds(ort::CreateSessionFromArray(api.api, env, model.data(), model.size(), options, &session)) &&
       api.Succeeds(ort::Run(api.api, session, nullptr, names.data(), values.data(), names.size(), &wanted, 1, &result));
   if (session != nullptr) ort::ReleaseSession(api.api, session);

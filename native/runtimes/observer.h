@@ -1,4 +1,4 @@
-// The interface to Python, which inspects GRU nodes in ONNX Runtime sessions, warns of them, or computes them.
+// The interface to Python, which inspects GRU nodes in ONNX Runtime sessions, issues their warnings, or computes them.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_OBSERVER_H_
 #define ONEGRU_NATIVE_RUNTIMES_OBSERVER_H_
@@ -19,15 +19,15 @@ struct Port {
 };
 
 enum class Moment {
-  kWeights,  // W, R and B were packed: as the node was created if they are constants, else in a run
-  kCompute,  // the observer has to compute the outputs
+  kWeights,  // W, R and B were packed: when the node was created if they are constants, otherwise in a run
+  kCompute,  // the observer must compute the outputs
   kDone,     // the outputs are written
 };
 
-// What it throws makes the session fail.
+// If a function throws, the session fails.
 class Observer {
  public:
-  // A node holds something without effect, or costs more than it need.
+  // Reports an attribute without effect, or an avoidable cost.
   virtual void Warn(const std::string& message) = 0;
   virtual void See(std::int64_t session, Moment moment, const std::string& node, const OnnxOperator& kind,
                    const OnnxGruAttributes& attributes, std::span<const Port> ports) = 0;
@@ -36,7 +36,7 @@ class Observer {
   ~Observer() = default;
 };
 
-// There is at most one in a process, and it is never destroyed.
+// A process has at most one observer, which is never destroyed.
 void SetObserver(Observer* observer);
 Observer* TheObserver();
 

@@ -1,4 +1,4 @@
-// The activation functions that a GRU node names, with their alpha and beta.
+// Reads the activation functions of a GRU node, with their alpha and beta.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_ONNX_ACTIVATIONS_H_
 #define ONEGRU_NATIVE_RUNTIMES_ONNX_ACTIVATIONS_H_
@@ -16,7 +16,7 @@
 
 namespace onegru {
 
-// A text as Python's repr has it, so that a message is one line and the same in both.
+// Quotes text like Python's repr, so that a message is one line, and the same as in Python.
 inline std::string Quoted(const std::string& text) {
   const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
   std::string quoted(1, quote);
@@ -52,7 +52,7 @@ inline Function FindFunction(const std::string& name) {
   throw IllegalGru("activations: unknown function " + Quoted(name) + "; must be one of " + known);
 }
 
-// Hands out values in order to the functions that take them.
+// Assigns values in order to the functions that take them.
 class Parameters {
  public:
   Parameters(const char* name, const std::vector<float>& values) : name_(name), values_(values) {}

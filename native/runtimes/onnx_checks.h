@@ -1,4 +1,4 @@
-// What is checked of a GRU node and its tensors, with the messages of the Python package.
+// Checks of GRU nodes and their tensors, with the messages of the Python package.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_ONNX_CHECKS_H_
 #define ONEGRU_NATIVE_RUNTIMES_ONNX_CHECKS_H_
@@ -38,7 +38,7 @@ inline double ReadClip(const std::optional<float>& clip) {
   throw IllegalGru("clip: " + std::string(text) + "; must be > 0");
 }
 
-// ONNX Runtime does so for GRU; it does not compare an AUGRU node with its function.
+// Rejects an attribute that AUGRU does not have. ONNX Runtime checks the attributes of GRU, but not those of AUGRU.
 inline void CheckNames(const OnnxGruAttributes& attributes, const OnnxOperator& kind) {
   if (!kind.attention || !attributes.output_sequence) return;
   std::string known;
@@ -57,7 +57,7 @@ inline std::string InWords(std::span<const std::int64_t> shape) {
 
 constexpr std::int64_t kAny = -1;
 
-// A size that is a multiple of another one, which may be any number that a file has.
+// Returns factor · size, or the largest number on overflow, because a file can contain any size.
 inline std::int64_t Times(std::int64_t factor, std::int64_t size) {
   return size > std::numeric_limits<std::int64_t>::max() / factor ? std::numeric_limits<std::int64_t>::max()
                                                                   : factor * size;
@@ -93,7 +93,7 @@ inline void CheckType(const char* name, const Tensor& tensor, ElementType type) 
   throw IllegalGru(std::string(name) + ": type " + NameOf(tensor.type) + "; must be " + NameOf(type) + ", like W");
 }
 
-// The elements in the type that is computed in: as they are, or widened into `memory`.
+// Returns the elements in the compute type: the tensor's data, or a copy in `memory`.
 inline const void* Widened(const Tensor& tensor, std::vector<float>& memory) {
   if (tensor.type == ElementType::kFloat32 || tensor.type == ElementType::kFloat64) return tensor.data;
   const auto* const bits = static_cast<const std::uint16_t*>(tensor.data);
@@ -103,8 +103,8 @@ inline const void* Widened(const Tensor& tensor, std::vector<float>& memory) {
   return memory.data();
 }
 
-// A number that makes zeros of others with the scale that they share, and is too much larger than all that is left to
-// be a weight; 0 if there is none.
+// Returns the largest number of a group if it is a mask weight, otherwise 0. With the group's scale, int8 then rounds
+// numbers to 0 that are all over 1000 times smaller than the others.
 inline float SwitchAmong(std::span<const float> group) {
   constexpr float kLeast = 1e3f, kRatio = 1e3f;
   float most = 0, lost = 0, kept = std::numeric_limits<float>::infinity();
@@ -127,8 +127,8 @@ inline std::string ShortText(float number) {
   return text;
 }
 
-// Of weights in float32 that are kept in another type: finite ones stay so, and are not made zeros in int8, where their
-// sums fit into 32 bits. src/onegru/engines/storage.py has the same.
+// Checks that float32 weights can be stored in another type: finite ones remain finite, and int8 has no mask weights
+// and sums within 32 bits. src/onegru/engines/storage.py has the same checks.
 inline void CheckStorage(const char* name, const Tensor& tensor, ElementType storage, std::size_t group_size) {
   const std::span<const float> numbers(static_cast<const float*>(tensor.data), tensor.count());
   const auto refuse = [&](const std::string& problem) { throw IllegalGru(std::string(name) + ": " + problem); };

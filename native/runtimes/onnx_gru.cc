@@ -18,7 +18,7 @@ std::size_t Tensor::count() const {
   return count;
 }
 
-// In the order in which the Python package checks them.
+// Checks the attributes in the same order as the Python package.
 OnnxGru::OnnxGru(const OnnxGruAttributes& attributes, const OnnxOperator& kind) : hidden_size_(attributes.hidden_size) {
   CheckNames(attributes, kind);
   for (const float alpha : attributes.activation_alpha) CheckNumber("activation_alpha", alpha);
@@ -86,7 +86,7 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
     CheckStorage("R", R, spec.storage, options.group);
   }
   std::vector<float> w, r, b;
-  // Zeros of either type are the same bytes.
+  // Zeros have the same bytes in float and double.
   std::vector<double> zeros(B.is_given ? 0 : spec.D * 6 * spec.H);
   return PackForRuns(spec, Widened(W, w), Widened(R, r), B.is_given ? Widened(B, b) : zeros.data());
 }

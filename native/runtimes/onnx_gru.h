@@ -1,5 +1,5 @@
-// A GRU or AUGRU node of an ONNX model, checked and lowered to the form of problem.h: for programs without Python. The
-// rules and the messages are those of the Python package; the tests compare the two.
+// Checks a GRU or AUGRU node of an ONNX model, and lowers it to the structures in problem.h, for programs without
+// Python. The rules and the messages are those of the Python package, and tests compare them.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_ONNX_GRU_H_
 #define ONEGRU_NATIVE_RUNTIMES_ONNX_GRU_H_
@@ -20,13 +20,13 @@
 
 namespace onegru {
 
-// An error of a node that violates the specification. It names the argument, its value, and the required value.
+// Thrown if a node violates the specification. The message names the argument, its value, and the required value.
 class IllegalGru : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
 };
 
-// An activation function: how many of alpha and beta it takes (alpha, or both), and their defaults.
+// An activation function. takes: 0, 1 (alpha) or 2 (alpha and beta). alpha, beta: the defaults.
 struct FunctionFacts {
   const char* name;
   int takes;
@@ -50,14 +50,14 @@ inline constexpr FunctionFacts kFunctionFacts[kFunctions] = {
 };
 // end
 
-// A version of an operator: the opset of its domain that brought it.
+// A version of an operator. since: the first opset of its domain that has it.
 struct OnnxOperator {
   const char* name;
   const char* domain;
   int since;
   bool attention;
   bool has_bfloat16;
-  bool may_misspell;  // the direction "foward", as the published schema of this version does
+  bool may_misspell;  // allows the direction "foward", which is in the published schema of this version
 };
 // clang-format off
 // table: native_operators
@@ -80,7 +80,7 @@ inline constexpr const OnnxOperator &kNewestGru = kOnnxOperators[4], &kAugru = k
 // end
 // clang-format on
 
-// Attributes that are absent have no value, or are empty.
+// Absent attributes have no value, or are empty.
 // table: native_attributes
 struct OnnxGruAttributes {
   std::vector<float> activation_alpha;
@@ -95,7 +95,7 @@ struct OnnxGruAttributes {
   std::optional<std::int64_t> output_sequence;
 };
 
-// visit(name, value) for each of them.
+// Calls visit(name, value) for each attribute.
 template <class Attributes, class F>
 void ForEachAttribute(Attributes& attributes, F&& visit) {
   visit("activation_alpha", attributes.activation_alpha);
@@ -113,7 +113,7 @@ void ForEachAttribute(Attributes& attributes, F&& visit) {
 
 // A tensor of contiguous elements.
 struct Tensor {
-  ElementType type = ElementType::kFloat32;  // of lengths: ignored, they are int32
+  ElementType type = ElementType::kFloat32;  // ignored for lengths, which are int32
   std::span<const std::int64_t> shape;
   const void* data = nullptr;
   bool is_given = false;
@@ -122,7 +122,7 @@ struct Tensor {
   std::size_t bytes() const { return count() * SizeOf(type); }
 };
 
-// How weights are kept: as `storage`, or as they are. The others are as in Spec, where they have an effect.
+// Options of the packed weights. storage: default: the type of W. The other options are those of Spec.
 struct PackOptions {
   std::optional<ElementType> storage;
   std::size_t planes = 1, group = 0;
@@ -134,15 +134,15 @@ class OnnxGru {
   // Throws IllegalGru.
   OnnxGru(const OnnxGruAttributes& attributes, const OnnxOperator& kind);
 
-  // What the attributes hold without effect, each in a line.
+  // Returns warnings about attributes without effect, each in one line.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  // The weights, packed. Throws IllegalGru.
+  // Packs the weights. Throws IllegalGru.
   std::shared_ptr<const Packed> Pack(const Tensor& W, const Tensor& R, const Tensor& B,
                                      const PackOptions& options = {}) const;
 
-  // A call, its outputs not yet set: they have the sizes [T, D, B, H] and [D, B, H], batch first under layout 1.
-  // A is read only with attention; `lengths` is memory for the call. Throws IllegalGru.
+  // Returns a call without outputs. Their shapes are [T, D, B, H] and [D, B, H], or batch first with layout 1. A is
+  // read only with attention. `lengths` is memory for the call. Throws IllegalGru.
   Call MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequence_lens, const Tensor& initial_h,
                 const Tensor& A, std::vector<std::int64_t>& lengths) const;
   std::array<std::int64_t, 4> YShape(const Packed& packed, const Call& call) const;
@@ -153,7 +153,7 @@ class OnnxGru {
  private:
   Rows StateRows(const Packed& packed, const Call& call, const void* data) const;
 
-  Spec spec_{};  // but sizes and types
+  Spec spec_{};  // without sizes and types
   std::vector<std::string> warnings_;
   std::optional<std::int64_t> hidden_size_;
   bool batch_first_ = false;

@@ -1,6 +1,5 @@
-// OneGRU: an operator for OpenVINO's graphs that is a layer of onegru, known by a name. Built against OpenVINO's
-// headers alone and linked to none of its libraries, once for each release (CMakeLists.txt); it holds no kernels
-// (graph_layers.h).
+// OneGRU: an OpenVINO operator that runs a layer of onegru, which it finds by name. CMakeLists.txt builds it once for
+// each OpenVINO release, with OpenVINO's headers but without its libraries. It contains no kernels (graph_layers.h).
 
 #include <openvino/core/extension.hpp>
 #include <openvino/core/op_extension.hpp>
@@ -24,7 +23,7 @@ namespace {
 
 const OnegruGraphApi* g_api = nullptr;
 
-// On OpenVINO's own threads: others would compete for their CPUs.
+// Runs tasks on OpenVINO's threads. Other threads would compete with them for the CPUs.
 void RunTasks(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
   tbb::parallel_for(std::size_t{0}, count, [&](std::size_t index) { task(data, index); }, tbb::static_partitioner());
 }
@@ -34,7 +33,7 @@ void FillWith(ov::Tensor& tensor, T value) {
   std::fill_n(static_cast<T*>(tensor.data()), tensor.get_size(), value);
 }
 
-// With zeros, or with NaN.
+// Fills a tensor with zeros or NaN.
 void Fill(ov::Tensor& tensor, bool is_zero) {
   switch (tensor.get_element_type()) {
     case ov::element::Type_t::f64:
@@ -48,8 +47,8 @@ void Fill(ov::Tensor& tensor, bool is_zero) {
   }
 }
 
-// X [batch, time, I], H [batch, D, hidden], then lengths [batch] and A [batch, time, 1] if there are some, to Y
-// [batch, D, time, hidden] and Ho [batch, D, hidden]; a cell has no axes of time and directions, and no Y.
+// Inputs: X [batch, time, I], H [batch, D, hidden], optionally lengths [batch] and A [batch, time, 1]. Outputs: Y
+// [batch, D, time, hidden] and Ho [batch, D, hidden]. A cell has no Y, and no axes for time and directions.
 class OneGRU : public ov::op::Op {
  public:
   OPENVINO_OP("OneGRU", "extension");
@@ -80,17 +79,18 @@ class OneGRU : public ov::op::Op {
     const auto& [layer, is_watched, hidden_size, num_directions, is_sequence, has_lengths, has_attention] = attributes_;
     const std::size_t inputs = 2 + (has_lengths ? 1 : 0) + (has_attention ? 1 : 0);
     OPENVINO_ASSERT(get_input_size() == inputs, "OneGRU: must have ", inputs, " inputs");
-    OPENVINO_ASSERT(hidden_size > 0 && (num_directions == 1 || num_directions == 2), "OneGRU: sizes");
+    OPENVINO_ASSERT(hidden_size > 0 && (num_directions == 1 || num_directions == 2),
+                    "OneGRU: hidden_size must be > 0, num_directions 1 or 2");
     if (layer_ == nullptr && g_api != nullptr) {
       if (void* const found = g_api->open(layer.c_str())) layer_ = {found, g_api->close};
     }
     OPENVINO_ASSERT(layer_ != nullptr,
-                    "OneGRU: there is no such layer; a graph with layers of onegru "
+                    "OneGRU: no such layer; a graph with layers of onegru "
                     "is valid only in the process that created it");
     const ov::PartialShape& X = get_input_partial_shape(0);
     const bool is_known = X.rank().is_static() && X.rank().get_length() == (is_sequence ? 3 : 2);
     ov::Dimension batch = is_known ? X[0] : ov::Dimension(), time = is_known ? X[1] : ov::Dimension();
-    for (std::size_t i = 1; i < inputs; ++i) {  // a batch that X leaves open is that of the state, lengths or scores
+    for (std::size_t i = 1; i < inputs; ++i) {  // merges the batch sizes of X, the state, lengths and scores
       const ov::PartialShape& other = get_input_partial_shape(i);
       if (other.rank().is_static() && other.size() > 0) ov::Dimension::merge(batch, batch, other[0]);
     }
@@ -107,8 +107,8 @@ class OneGRU : public ov::op::Op {
 
   bool has_evaluate() const override { return true; }
 
-  // OpenVINO loses exceptions of synchronous runs on one thread: what it gives is then of an earlier run, and the task
-  // that failed stays in a queue, to be run again when its request may be gone.
+  // On one thread, OpenVINO loses exceptions of synchronous runs. It then returns outputs of an earlier run, and leaves
+  // the failed task in a queue. It may run that task again after the request has been destroyed.
   bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
     try {
       Compute(outputs, inputs);
@@ -160,7 +160,7 @@ class OneGRU : public ov::op::Op {
     if (const char* const wrong = g_api->run(layer_.get(), &call)) Refuse(wrong);
   }
 
-  // The shapes that follow from X; if X has another rank, dynamic shapes.
+  // Sets the shapes of the outputs from X. Missing axes of X count as 1.
   void SetShapes(ov::TensorVector& outputs, const ov::Shape& X) const {
     const auto D = static_cast<std::size_t>(attributes_.num_directions);
     const auto H = static_cast<std::size_t>(attributes_.hidden_size);
@@ -178,7 +178,7 @@ class OneGRU : public ov::op::Op {
   }
 
   struct Attributes {
-    std::string layer;        // its name
+    std::string layer;        // the name
     bool is_watched = false;  // whether the caller of the graph checks for failures
     std::int64_t hidden_size = 0;
     std::int64_t num_directions = 1;

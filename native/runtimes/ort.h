@@ -1,5 +1,5 @@
-// ONNX Runtime's C API, as far as it is used here: its headers come with no package, and a plugin must run with every
-// version. It is a table of functions that only grows at its end, so a function is an index and a signature.
+// The part of ONNX Runtime's C API that onegru uses. No package contains its headers, and a plug-in must run with every
+// version. The API is a table of functions that only grows at its end, so a function is an index and a signature.
 //
 // Source: the public documentation of the C API (OrtApi, OrtEpApi, OrtEp, OrtEpFactory, OrtKernelImpl, OrtCustomOp).
 // tests/runtimes/test_execution_provider.py runs it on the oldest and the newest supported version.
@@ -12,7 +12,7 @@
 
 namespace onegru::ort {
 
-// The API versions asked for: 1.25 has everything used here.
+// The API versions that onegru requests. Version 1.25 has all functions used here.
 inline constexpr std::uint32_t kOldestVersion = 25;
 inline constexpr std::uint32_t kNewestVersion = 31;
 
@@ -200,7 +200,7 @@ inline constexpr Function<32, Status*(KernelDefBuilder*, KernelDef**)> Build;
 inline constexpr Function<33, void(KernelDef*)> ReleaseKernelDef;
 inline constexpr Function<40, Status*(TensorType, const DataType**)> GetTensorDataType;
 
-// --- the functions that a plugin provides; null means not supported
+// --- the functions that a plug-in provides; null means not supported
 
 struct ApiBase {
   Table (*GetApi)(std::uint32_t version);

@@ -1,4 +1,4 @@
-// ONNX Runtime's interface with C++ exceptions in place of statuses.
+// ONNX Runtime's interface with C++ exceptions instead of statuses.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_ORT_API_H_
 #define ONEGRU_NATIVE_RUNTIMES_ORT_API_H_
@@ -18,10 +18,10 @@
 
 namespace onegru {
 
-// Tells the user that a message is ours.
+// Marks onegru's messages in ONNX Runtime.
 inline constexpr char kMessagePrefix[] = "onegru: ";
 
-// The tables of functions; turns statuses into exceptions and back.
+// The function tables. Converts statuses to exceptions and back.
 struct Api {
   ort::Table api;
   ort::Table ep;
@@ -33,7 +33,7 @@ struct Api {
     ort::ReleaseStatus(api, status);
     throw std::runtime_error(message);
   }
-  // False: it failed, as the lookup of an absent attribute does.
+  // Returns false on failure, for example if an attribute is absent.
   bool Succeeds(ort::Status* status) const {
     if (status != nullptr) ort::ReleaseStatus(api, status);
     return status == nullptr;
@@ -60,7 +60,7 @@ struct Api {
   }
 };
 
-// A string; its size is queried first.
+// Returns a string. get(null, &size) returns its size.
 template <class F>
 std::optional<std::string> Text(const Api& api, F&& get) {
   std::size_t size = 0;
@@ -72,7 +72,7 @@ std::optional<std::string> Text(const Api& api, F&& get) {
   return text;
 }
 
-// The names of a node's outputs, empty for one that is left out.
+// Returns the names of a node's outputs, empty for omitted ones.
 inline std::vector<std::string> OutputNames(const Api& api, const ort::KernelInfo* info) {
   std::size_t count = 0;
   api.Check(ort::KernelInfo_GetOutputCount(api.api, info, &count));
@@ -85,7 +85,7 @@ inline std::vector<std::string> OutputNames(const Api& api, const ort::KernelInf
   return names;
 }
 
-// The name by which options find a node: its own, or that of its first output.
+// Returns the name of a node in options: its name, or that of its first output.
 inline std::string NodeKey(const std::string& name, const std::vector<std::string>& outputs) {
   if (!name.empty()) return name;
   for (const std::string& output : outputs)
@@ -93,7 +93,7 @@ inline std::string NodeKey(const std::string& name, const std::vector<std::strin
   return name;
 }
 
-// Whether a domain is that of ONNX's own operators.
+// Whether a domain is that of the ONNX operators.
 inline bool IsOnnx(const char* domain) { return *domain == '\0' || std::strcmp(domain, "ai.onnx") == 0; }
 
 inline std::optional<ElementType> TypeOf(ort::TensorType type) {
@@ -112,7 +112,7 @@ inline std::optional<ElementType> TypeOf(ort::TensorType type) {
   return {};
 }
 
-// The tensor of an input, not copied; none for null. Throws IllegalGru if it is of no type that a GRU takes there.
+// Returns a view of an input, or an empty tensor for null. Throws IllegalGru if a GRU does not take its type there.
 inline Tensor View(const Api& api, const ort::Value* value, const char* name, bool is_lengths) {
   Tensor tensor;
   if (value == nullptr) return tensor;

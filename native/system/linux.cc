@@ -18,7 +18,7 @@ namespace onegru::system {
 void* Allocate(std::size_t bytes, std::size_t alignment, std::size_t huge) noexcept {
   void* memory = nullptr;
   if (posix_memalign(&memory, alignment, bytes) != 0) return nullptr;
-  if (huge != 0) madvise(memory, huge, MADV_HUGEPAGE);  // may be refused
+  if (huge != 0) madvise(memory, huge, MADV_HUGEPAGE);  // may fail
   return memory;
 }
 
@@ -28,11 +28,11 @@ void AtFork(void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept 
   pthread_atfork(before, in_parent, in_child);
 }
 
-// The linker marks onegru's shared libraries this way. The static library may be in a plug-in without this mark.
+// The linker marks onegru's shared libraries as NODELETE, but not a plug-in that contains the static library.
 void StayLoaded() noexcept {
   Dl_info own;
   if (dladdr(reinterpret_cast<const void*>(&StayLoaded), &own) == 0) return;
-  dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);  // of a program itself this finds nothing
+  dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);  // finds nothing for the program itself
 }
 
 int CurrentCpu() noexcept { return sched_getcpu(); }
@@ -99,7 +99,7 @@ std::size_t SecondLevelCache() noexcept {
     if (read(index, "level") == 2) bytes = read(index, "size") * 1024;
   }
 #if defined(_SC_LEVEL2_CACHE_SIZE)
-  if (bytes == 0) bytes = static_cast<std::size_t>(std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0L));  // as in containers
+  if (bytes == 0) bytes = static_cast<std::size_t>(std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0L));  // for containers
 #endif
   return bytes != 0 && bytes < (std::size_t{1} << 30) ? bytes : kUsualSecondLevelCache;
 }

@@ -15,7 +15,7 @@ void* Allocate(std::size_t bytes, std::size_t alignment, std::size_t) noexcept {
 void Free(void* memory) noexcept { std::free(memory); }
 
 void AtFork(void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept {
-  StayLoaded();  // the system would call them even when they are gone
+  StayLoaded();  // the system calls the handlers even after the library is unloaded
   pthread_atfork(before, in_parent, in_child);
 }
 

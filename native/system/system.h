@@ -1,5 +1,5 @@
-// What each operating system does in its own way: linux.cc, macos.cc, windows.cc and wasi.cc, of
-// which CMake compiles one. wasi.cc is WebAssembly, for the tests of the kernels.
+// Functions that depend on the operating system. CMake compiles one of linux.cc, macos.cc, windows.cc and wasi.cc,
+// which is for WebAssembly.
 
 #ifndef ONEGRU_NATIVE_SYSTEM_SYSTEM_H_
 #define ONEGRU_NATIVE_SYSTEM_SYSTEM_H_
@@ -11,50 +11,49 @@ namespace onegru::system {
 
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Memory, not initialized; null if there is none. `alignment` is a power of two. The system is asked to back the first
-// `huge` bytes, a multiple of kHugePage, with huge pages, where it lets a program ask; they should be aligned to one.
+// Returns uninitialized memory, or null on failure. `alignment` is a power of two. If the system supports it, requests
+// huge pages for the first `huge` bytes, a multiple of kHugePage. The memory should then be aligned to kHugePage.
 void* Allocate(std::size_t bytes, std::size_t alignment, std::size_t huge) noexcept;
 void Free(void* memory) noexcept;
 
-// Calls these whenever the process forks: `before` on the thread that forks, the others after it. Nothing where
-// processes do not fork.
+// Registers functions that each fork of the process calls: `before` on the forking thread before it, the others after
+// it. Does nothing on systems without fork.
 void AtFork(void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept;
 
-// Keeps this library, or the one that it is linked into, in memory until the process ends: its threads run that long.
+// Keeps this library, or the one that contains it, loaded until the process ends, because its threads run until then.
 void StayLoaded() noexcept;
 
-// The CPU of this thread; -1 if the system does not say, or lets no thread choose its CPUs.
+// Returns the CPU of this thread, or -1 if the system does not report it or has no thread affinity.
 int CurrentCpu() noexcept;
 
-// A thread, for ScopedCpuExclusion; 0 where threads do not choose their CPUs.
+// Returns the ID of this thread for ScopedCpuExclusion, or 0 on systems without thread affinity.
 int CurrentThread() noexcept;
 
-// Keeps a thread off a CPU for a while, if it may use another. If somebody else changes the thread's CPUs meanwhile,
-// theirs stay.
+// Excludes a CPU from a thread's affinity until End, if the thread may use another CPU. If other code changes the
+// affinity in between, End leaves that change.
 class ScopedCpuExclusion {
  public:
-  void Begin(int thread, int cpu) noexcept;  // does nothing while one is under way
-  void End() noexcept;                       // on the thread itself
+  void Begin(int thread, int cpu) noexcept;  // does nothing between Begin and End
+  void End() noexcept;                       // call it on the thread itself
 
  private:
   std::atomic<bool> under_way_{false};
-  [[maybe_unused]] alignas(8) unsigned char before_[128], during_[128];  // CPUs, as the system has them
+  [[maybe_unused]] alignas(8) unsigned char before_[128], during_[128];  // CPU sets of the system
 };
 
-// How often the system has preempted this thread; 0 if the system does not report it.
+// Returns how often the system has preempted this thread, or 0 if the system does not report it.
 std::size_t Preemptions() noexcept;
 
-// Prepares a worker thread, on the thread itself. It inherits from the thread whose call started it, which may be
-// another runtime's, pinned to a CPU, or an audio host's of real-time priority. The worker lives longer than that call
-// and serves every thread, so it runs on the CPUs of the process's main thread, as they are now, at the usual priority,
-// and is called "onegru" in tools. Nothing where threads inherit none of this.
+// Prepares the calling worker thread. It has inherited the affinity and priority of the thread that started it, which
+// another runtime may have pinned to a CPU, or an audio host may have given real-time priority. The worker serves every
+// thread, so it gets the main thread's current affinity, the usual priority, and the name "onegru". Does nothing on
+// systems where threads do not inherit these.
 void SetUpWorker() noexcept;
 
-// Requests permission to use AMX tiles in this process; true if granted. Only on Linux.
+// Requests permission to use AMX tiles in this process. Returns true if granted, which only Linux does.
 bool AllowTiles() noexcept;
 
-// The bytes of a core's second-level cache, of the first core if they differ; a common size if the system does not
-// report it.
+// Returns the size of the first core's second-level cache in bytes, or a common size if the system does not report it.
 std::size_t SecondLevelCache() noexcept;
 inline constexpr std::size_t kUsualSecondLevelCache = std::size_t{1} << 20;
 

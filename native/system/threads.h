@@ -1,4 +1,4 @@
-// Threads and locks of the C++ library. WebAssembly has one thread, and its C++ library neither.
+// Threads and locks. WebAssembly has one thread, and its C++ library has neither threads nor locks.
 
 #ifndef ONEGRU_NATIVE_SYSTEM_THREADS_H_
 #define ONEGRU_NATIVE_SYSTEM_THREADS_H_
@@ -26,8 +26,8 @@ inline void Nap(std::chrono::microseconds) noexcept {}
 #else
 using Mutex = std::mutex;
 inline void Yield() noexcept { std::this_thread::yield(); }
-// Lets other threads of any priority have the CPU. A thread that sleeps can be cancelled, and this one must not be: it
-// is within functions that throw nothing, and others wait for it.
+// Gives the CPU to other threads of any priority. Disables cancellation of the sleeping thread, because noexcept
+// functions call Nap, and other threads wait for it.
 inline void Nap(std::chrono::microseconds time) noexcept {
 #if !defined(_WIN32)
   int before = 0;
@@ -40,8 +40,8 @@ inline void Nap(std::chrono::microseconds time) noexcept {
 }
 #endif
 
-// Blocks this thread's signals for its lifetime, and so those of the threads that it starts meanwhile: a program's
-// handlers run on its own threads. Those that a thread causes itself stay, so that a crash is reported as one.
+// Blocks this thread's signals for its lifetime. Threads that it starts meanwhile inherit this, so that signal handlers
+// run on the program's threads. Signals that a thread causes itself are not blocked, so that crashes are reported.
 class SignalBlock {
 #if !defined(_WIN32) && !defined(__wasi__)
  public:
@@ -60,8 +60,7 @@ class SignalBlock {
 #endif
 };
 
-// Starts a thread that nobody joins, its signals blocked; false if the system can start no more, or has no memory for
-// it.
+// Starts a detached thread with blocked signals. Returns false if the system has no memory or cannot start a thread.
 template <class Body>
 bool StartThread([[maybe_unused]] Body&& body) noexcept {
 #if defined(__wasi__)

@@ -6,16 +6,15 @@
 
 #include "native/system/system.h"
 
-// What the compiler calls and Zig's C++ library for WebAssembly leaves out. It has no exceptions: what is thrown ends
-// the process, or in a browser goes to JavaScript as an error of its own. The only thread ends with the process, and so
-// do its objects.
+// Functions that the compiler calls, but that Zig's C++ library for WebAssembly lacks. It has no exceptions: a throw
+// ends the process, or becomes a JavaScript error in a browser. The only thread ends with the process, so its objects
+// are destroyed then.
 extern "C" {
 #if defined(ONEGRU_WEB)
 [[clang::import_module("onegru"), clang::import_name("fail")]] void onegru_fail(const char* message);
 void* __cxa_allocate_exception(std::size_t size) noexcept { return std::malloc(size); }
 [[noreturn]] void __cxa_throw(void* thrown, std::type_info*, void (*)(void*)) {
-  onegru_fail(
-      static_cast<const std::exception*>(thrown)->what());  // all that is thrown is one, and that its first base
+  onegru_fail(static_cast<const std::exception*>(thrown)->what());  // the first base of all that is thrown
   std::abort();
 }
 #else
@@ -31,7 +30,7 @@ int __cxa_thread_atexit(void (*destroy)(void*), void* object, void* library) {
 namespace onegru::system {
 
 void* Allocate(std::size_t bytes, std::size_t alignment, std::size_t) noexcept {
-  if (bytes > PTRDIFF_MAX - alignment) return nullptr;  // the C library takes more for a negative number
+  if (bytes > PTRDIFF_MAX - alignment) return nullptr;  // the C library reads larger numbers as negative
   void* memory = nullptr;
   return posix_memalign(&memory, alignment, bytes) == 0 ? memory : nullptr;
 }

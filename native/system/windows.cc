@@ -19,8 +19,7 @@ void StayLoaded() noexcept {
   GetModuleHandleExW(kFlags, reinterpret_cast<LPCWSTR>(&StayLoaded), &own);
 }
 
-// A thread gets the CPUs of the process, not of the thread that starts it, and the scheduler may move it to any of
-// them.
+// A thread inherits the affinity of the process, not of the thread that starts it, and the scheduler may move it.
 int CurrentCpu() noexcept { return -1; }
 int CurrentThread() noexcept { return 0; }
 void ScopedCpuExclusion::Begin(int, int) noexcept {}

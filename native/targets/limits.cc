@@ -1,4 +1,4 @@
-// The peak speed of one core, for benchmarks to compare with: once for each SIMD target.
+// Measures the peak speed of one core, as a baseline of benchmarks. Compiled once for each SIMD target.
 
 #include <chrono>
 #include <cstddef>
@@ -15,12 +15,12 @@ namespace onegru {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Runs `count` times 12 independent float32 multiply-adds; returns their number of FLOPs.
+// Runs 12 independent float32 multiply-adds `count` times. Returns the number of FLOPs.
 double Fma(std::size_t count, float* sink) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   const V a = hn::Set(d, 0.999f), b = hn::Set(d, 1e-3f);
-  // All different, or the compiler would merge them.
+  // They differ, because the compiler would merge equal sums.
   V s0 = hn::Set(d, *sink), s1 = hn::Add(s0, b), s2 = hn::Add(s1, b), s3 = hn::Add(s2, b);
   V s4 = hn::Add(s3, b), s5 = hn::Add(s4, b), s6 = hn::Add(s5, b), s7 = hn::Add(s6, b);
   V t0 = hn::Add(s7, b), t1 = hn::Add(t0, b), t2 = hn::Add(t1, b), t3 = hn::Add(t2, b);
@@ -44,7 +44,7 @@ double Fma(std::size_t count, float* sink) {
   return 24.0 * static_cast<double>(count * hn::Lanes(d));
 }
 
-// Reads a buffer once, in independent sums.
+// Reads a buffer once, with independent sums.
 void Read(const float* from, std::size_t count, float* sink) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;

@@ -1,4 +1,4 @@
-// The peak speed of one core.
+// Measures the peak speed of one core.
 
 #ifndef ONEGRU_NATIVE_TARGETS_LIMITS_H_
 #define ONEGRU_NATIVE_TARGETS_LIMITS_H_
@@ -7,10 +7,10 @@
 
 namespace onegru {
 
-// float32 multiply-adds, in FLOP/s, on the chosen SIMD target; the best of `seconds`.
+// Returns the best FLOP/s of float32 multiply-adds on the chosen SIMD target, measured for `seconds`.
 double FmaPeak(double seconds);
 
-// Reading a buffer of this size again and again, in bytes/s; the best of `seconds`.
+// Returns the best bytes/s of repeated reads of a buffer of this size, measured for `seconds`.
 double ReadBandwidth(std::size_t bytes, double seconds);
 
 }  // namespace onegru

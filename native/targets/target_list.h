@@ -1,17 +1,15 @@
-// The SIMD targets of this build, best first, as one list from which every per-target table is
-// made.
-//
-// Each table of kernels is built with the same list, so an index into one is an index into all:
+// The list of SIMD targets in this build, best first. All tables of kernels are built from it, so an index is valid for
+// every table:
 //
 //   #define ENTRY(ns, bit, name) &ns::Step,
 //   constexpr StepFunction kStep[] = {ONEGRU_FOR_EACH_TARGET(ENTRY)};
 //   #undef ENTRY
 //
-// We do not use Highway's own dispatch (HWY_EXPORT): its choice is one per process, so forcing a
-// target here would force it for every other library that shares libhwy.
+// onegru does not use Highway's dispatch (HWY_EXPORT), which has one choice per process. Forcing a target would force
+// it for all other libraries that share libhwy.
 //
-// Include after hwy/highway.h. A target that an older Highway does not know has no macro; the
-// preprocessor then reads it as 0 and leaves it out.
+// Include this file after hwy/highway.h. If an older Highway lacks a target, the preprocessor reads its macro as 0 and
+// omits the target.
 
 #ifndef ONEGRU_NATIVE_TARGETS_TARGET_LIST_H_
 #define ONEGRU_NATIVE_TARGETS_TARGET_LIST_H_

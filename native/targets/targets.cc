@@ -1,5 +1,5 @@
-// This file is compiled once for each SIMD target: foreach_target.h includes it again and again
-// with another HWY_TARGET. What follows HWY_ONCE is compiled a single time, at the end.
+// Compiled once for each SIMD target: foreach_target.h includes this file repeatedly with another HWY_TARGET. The part
+// after HWY_ONCE is compiled once, at the end.
 
 #include "native/targets/targets.h"
 
@@ -10,14 +10,14 @@
 #include <stdexcept>
 
 #undef HWY_TARGET_INCLUDE
-// The folder is needed: foreach_target.h would find Highway's own targets.cc first.
+// Without the folder, foreach_target.h would find Highway's targets.cc first.
 #define HWY_TARGET_INCLUDE "native/targets/targets.cc"
 #include "hwy/foreach_target.h"  // before highway.h: it chooses the target that highway.h sets up
 
 #include "hwy/highway.h"
 
-// Within this block the compiler may use the target's instructions anywhere. Nothing here may need
-// an initialiser at load time: it would run on every CPU. Hence only constexpr and plain functions.
+// In this block, the compiler may use the target's instructions anywhere. An initializer would run at load time on
+// every CPU, so the block has only constexpr objects and plain functions.
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
@@ -59,10 +59,10 @@ constexpr std::int64_t AllBits() {
   for (const Target& target : kTargets) bits |= target.bit;
   return bits;
 }
-static_assert((AllBits() & HWY_STATIC_TARGET) != 0, "target_list.h has to list at least the target every CPU can run");
+static_assert((AllBits() & HWY_STATIC_TARGET) != 0, "target_list.h must list the target that every CPU can run");
 
 #if HWY_ARCH_X86
-// EAX, EBX, ECX, EDX.
+// Returns EAX, EBX, ECX and EDX.
 [[maybe_unused]] std::array<unsigned, 4> Cpuid(unsigned leaf, unsigned subleaf = 0) {
   std::array<unsigned, 4> registers{};
 #if defined(_MSC_VER)
@@ -74,8 +74,8 @@ static_assert((AllBits() & HWY_STATIC_TARGET) != 0, "target_list.h has to list a
 }
 #endif
 
-// On Linux as Highway's library answers, which distributions have as a shared one: a program would have to bring it for
-// this function. The rules are those of hwy/targets.cc.
+// Returns the targets that the CPU supports. On Linux, it uses the rules of hwy/targets.cc, because programs would need
+// the distribution's shared libhwy only for this function.
 std::int64_t CpuTargets() {
 #if defined(__linux__) && HWY_ARCH_X86
   const auto has = [](unsigned word, std::initializer_list<int> bits) {
@@ -88,7 +88,7 @@ std::int64_t CpuTargets() {
 #endif
   if (!has(first, {0, 1, 9, 19, 20, 25})) return found;  // SSE3, CLMUL, SSSE3, SSE4.1, SSE4.2, AES
   found |= HWY_SSE4;
-  if (!has(first, {26, 27})) return found;  // the system's registers can be asked for
+  if (!has(first, {26, 27})) return found;  // XSAVE, OSXSAVE: xgetbv works
   unsigned saved, high;
   asm volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
   // FMA, AVX, F16C; LZCNT; BMI, AVX2, BMI2
@@ -108,12 +108,12 @@ std::int64_t CpuTargets() {
 #endif
 }
 
-// What follows is found by the first call that asks, without a lock: a child of a fork beside that call would inherit a
-// lock that no thread releases. It is not found by initialisers, because those of a program that links the static
-// library may run before ours, and make a layer.
+// The first call detects the features below, without a lock: a child that is forked meanwhile would inherit a lock that
+// no thread releases. Initializers do not detect them, because a program that links the static library may create a
+// layer in an earlier initializer.
 
-// Asked once: another library may change Highway's answer later, but the CPU stays the same. The static target of a
-// build for every target is what the rest of this file was compiled for. If it could not run, neither could we.
+// Detected once, because another library may change Highway's answer later. In a build for every target, the rest of
+// this file is compiled for the static target, so that this CPU must support it.
 std::int64_t SupportedBits() {
   static constinit std::atomic<std::int64_t> known{0};
   std::int64_t bits = known.load(std::memory_order_relaxed);
@@ -135,8 +135,8 @@ constinit std::atomic<std::size_t> g_chosen{kNotChosen};
 
 constinit std::atomic<Int8Products> g_most_int8_products{Int8Products::kAmx};
 
-// The targets that have VNNI on this CPU, and those that have AMX for int8 and for bfloat16, as bits. Vectors
-// themselves, and that the system saves their registers, are the target's to check.
+// The bits of targets with VNNI on this CPU, and with AMX for int8 and for bfloat16. IsAvailable checks the vectors,
+// and whether the system saves their registers.
 struct BitsOfInt8 {
   std::int64_t vnni = 0, amx = 0, amx_of_bfloat16 = 0;
 };
@@ -149,7 +149,7 @@ BitsOfInt8 FindBitsOfInt8() {
 #if ONEGRU_EMULATED_AMX
   bits.amx = bits.amx_of_bfloat16 = bits.vnni;
 #elif ONEGRU_AMX
-  if ((first[3] >> 24 & 3) == 3) bits.amx = bits.vnni;  // tiles, and their products in int8
+  if ((first[3] >> 24 & 3) == 3) bits.amx = bits.vnni;  // tiles, and int8 products
   if ((first[3] >> 22 & 5) == 5) bits.amx_of_bfloat16 = HWY_AVX3;
 #endif
 #if ONEGRU_VNNI_AS_EVEX
@@ -174,8 +174,7 @@ BitsOfInt8 KnownBitsOfInt8() {
   return found;
 }
 
-// Requests AMX only when it is needed, because the system then refuses small signal stacks. Several threads may call
-// it.
+// Requests AMX only when needed, because the system then rejects small signal stacks. Thread-safe.
 bool MayUseTiles() {
 #if ONEGRU_EMULATED_AMX
   return true;
@@ -220,8 +219,8 @@ void CheckCpu() {
   needed += " with VNNI";
 #endif
   if (is_there) return;
-  throw Unsupported("onegru was built for the SIMD target " + needed + " alone, which this CPU does not have; " +
-                    "build it here: `make clean` before `make run` or `make test`; or for every CPU: " +
+  throw Unsupported("onegru was built for the SIMD target " + needed + " only, which this CPU does not have; " +
+                    "build it on this CPU: `make clean` before `make run` or `make test`; or for every CPU: " +
                     "`pip install .`, or CMake with -DONEGRU_TARGETS=all");
 }
 

@@ -1,11 +1,11 @@
-// Random problems on every target of this CPU, against plain loops in double.
+// Compares random problems on every target of this CPU with plain loops in double.
 //
 //   check [PROBLEMS]
-//   check --calls CALLS      this many calls in each way in which threads may meet: check_threads.h
+//   check --calls CALLS      the number of calls for each test of threads (check_threads.h)
 //
-// Each problem runs with 1…4 threads, which must give the same bits; some are stopped on the way. The bits of all
-// results are hashed for each target: the targets with FMA, on all machines, must have the same hash, and so must those
-// without. In int8 all must have the same.
+// Each problem runs with 1…4 threads, which must give the same bits. Other runs are cancelled. Each target has a hash
+// of the bits of all results. It must be the same for all targets with FMA on all machines, for all targets without
+// FMA, and in int8 for all targets.
 
 #include <algorithm>
 #include <cinttypes>
@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::size_t kMaxThreads = 4;
 
-// Checked as often as possible; makes a nested call at the first check, and stops the call at a later one.
+// Is polled as often as possible. Makes a nested call at the first poll, and stops the call at a later poll.
 class Stopper final : public CancellationToken {
  public:
   Stopper(const Problem& p, const std::shared_ptr<const Packed>& packed, std::size_t at)
@@ -82,7 +82,7 @@ bool Near(const Problem& p, const Result& result, const Expected& e) {
   return good;
 }
 
-// FNV-1a of every element's bytes.
+// Adds the bytes of every element to an FNV-1a hash.
 void Hash(const Array& array, std::uint64_t& hash) {
   array.ForEach([&](auto t, auto d, auto b, auto i) {
     for (std::size_t k = 0; k < SizeOf(array.type); ++k)
@@ -90,7 +90,7 @@ void Hash(const Array& array, std::uint64_t& hash) {
   });
 }
 
-// Hashes of a target: of layers in float, with weights in int8, and with weights and inputs in bfloat16.
+// The hashes of a target: of float layers, of layers with int8 weights, and of those with bfloat16 weights and inputs.
 struct Hashes {
   std::uint64_t of_float = 0xcbf29ce484222325, of_int8 = of_float, of_bfloat16 = of_float;
 };
@@ -116,7 +116,7 @@ void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
           for (auto by = Int8ProductsOf(target); by > kMinInt8Products;) {
             by = static_cast<Int8Products>(static_cast<int>(by) - 1);
             LimitInt8Products(by);
-            Check(SameBits(RunOnce(p, packed), result), "the same bits by other products", number, name, threads);
+            Check(SameBits(RunOnce(p, packed), result), "the same bits with other products", number, name, threads);
           }
           LimitInt8Products(Int8Products::kAmx);
         } else {
@@ -145,7 +145,7 @@ void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
 
 // --- batches
 
-// The bits of a row do not depend on the batch size.
+// Checks that the bits of a row do not depend on the batch size.
 void CheckRows(std::size_t target) {
   constexpr std::size_t kMaxRows = 40;
   const char* const name = CompiledTargets()[target].name;
@@ -163,7 +163,7 @@ void CheckRows(std::size_t target) {
       few.has_lengths = few.is_stream = false, few.wants_Y = few.wants_Y_h = true, few.swapped = false, few.y_gap = 0;
       few.has_initial_h = true;
       Random same(number);
-      few.X.Make(p.spec.type, p.T, 1, B, p.spec.I, 0, true);  // row by row, so that all get the same numbers
+      few.X.Make(p.spec.type, p.T, 1, B, p.spec.I, 0, true);  // row by row, for the same numbers in each batch
       few.initial_h.Make(p.spec.type, 1, p.spec.D, B, p.spec.H, 0, true);
       few.attention.Make(p.spec.type, p.T, 1, B, 1, 0, true);
       for (std::size_t b = 0; b < B; ++b) {
@@ -192,13 +192,13 @@ void CheckRows(std::size_t target) {
       some.Y_h.ForEach([&](auto t, auto d, auto b, auto j) {
         good = good && std::memcmp(some.Y_h.At(t, d, b, j), all.Y_h.At(t, d, b, j), SizeOf(p.spec.type)) == 0;
       });
-      Check(good, "rows alone and among others", number, name, B);
+      Check(good, "rows in batches of any size", number, name, B);
     }
   }
 }
 
-// Sums of the largest weights and inputs in int8. Those of two planes together exceed 32 bits in a group of more than
-// 1040, on targets that add them so.
+// Checks sums of the largest int8 weights and inputs. On targets that add both planes together, the sum of a group of
+// more than 1040 weights exceeds 32 bits.
 void CheckGroups(std::size_t target) {
   for (const std::size_t group : {0, 1040, 1044, 2048, 4096}) {
     Problem p;
@@ -215,12 +215,12 @@ void CheckGroups(std::size_t target) {
     p.X.ForEach([&](auto t, auto, auto b, auto i) { Store(spec.type, 1, p.X.At(t, 0, b, i)); });
     const Result result = RunOnce(p, Pack(p, target)), exact = Exactly(p, target);
     const char* const name = CompiledTargets()[target].name;
-    Check(SameNumbers(result.Y, exact.Y), "long groups of weights in int8", group, name);
+    Check(SameNumbers(result.Y, exact.Y), "long groups of int8 weights", group, name);
     Check(std::abs(result.Y_h.Get(0, 0, 0, 0) - static_cast<double>(spec.I)) < 1, "their sum", group, name);
   }
 }
 
-// A state that halves in each step becomes 0 once it is below the limit, with any number of threads.
+// Checks that a state that halves in each step becomes 0 below the limit, with any number of threads.
 void CheckFlush(std::size_t target) {
   const char* const name = CompiledTargets()[target].name;
   for (std::size_t kind = 0; kind < std::size(kTypes); ++kind) {
@@ -253,13 +253,13 @@ void CheckFlush(std::size_t target) {
         good = good && result.Y.Get(t, d, b, i) == Rounded(spec.type, state);
       });
       result.Y_h.ForEach([&](auto, auto d, auto b, auto i) { good = good && result.Y_h.Get(0, d, b, i) == 0; });
-      Check(good, "states that are flushed", kind, name, threads);
+      Check(good, "flushed states", kind, name, threads);
     }
   }
   SetNumThreads(1);
 }
 
-// onegru's own detection finds the same targets as Highway.
+// Checks that onegru detects the same targets as Highway.
 void CheckTargets() {
   for (const Target& target : CompiledTargets()) {
     const bool is_static = !kIsNative && (target.bit & HWY_STATIC_TARGET) != 0;
@@ -267,7 +267,7 @@ void CheckTargets() {
   }
 }
 
-// The memory of a stream is for any number of steps, however many rows it has.
+// Checks that streams with many rows have enough memory for any number of steps.
 void CheckStreamBytes() {
   if (sizeof(std::size_t) < 8) return;
   const auto packed = Pack(MakeProblem(0), ChosenTargetIndex());
@@ -277,7 +277,7 @@ void CheckStreamBytes() {
   }
 }
 
-// What fuzzers run, on bytes that nothing guides.
+// Runs the code of the fuzzers on random bytes.
 void CheckFuzzed(std::size_t inputs) {
   for (std::size_t number = 0; number < inputs; ++number) {
     Random random(number);
@@ -289,9 +289,9 @@ void CheckFuzzed(std::size_t inputs) {
   Check(true, "fuzzed inputs");
 }
 
-// Sizes whose products overflow: refused, or done at once where there are no elements.
+// Checks that sizes whose products overflow are rejected, or that calls without elements return at once.
 void CheckHugeSizes() {
-  if (!kHasExceptions || sizeof(std::size_t) < 8) return;  // such sizes are not for 32 bits
+  if (!kHasExceptions || sizeof(std::size_t) < 8) return;  // 32 bits are too small for such sizes
   constexpr std::int64_t kHuge = std::int64_t{1} << 62;
   const float zeros[6 * 3 * 3] = {};
   const auto tensor = [&](const std::vector<std::int64_t>& shape) {
@@ -370,7 +370,7 @@ int Main(int argc, char** argv) {
   }
   std::printf("helpers joined %zu epochs, were late in %zu, handed over %zu times, lost %zu shares\n",
               g_events.joined.load(), g_events.late.load(), g_events.committed.load(), g_events.reclaimed.load());
-  if (kHasThreads && problems >= 100) {  // otherwise the tests above test nothing
+  if (kHasThreads && problems >= 100) {  // otherwise the tests above would check nothing
     Check(g_events.joined != 0 && g_events.late != 0 && g_events.committed != 0 && g_events.reclaimed != 0,
           "helpers of all kinds", problems, "all", 0);
   }

@@ -21,7 +21,7 @@
 namespace onegru {
 namespace {
 
-// Numbers of a type as a call takes them, in memory of exactly their size.
+// Returns numbers in the type of a call, in memory of exactly their size.
 std::unique_ptr<unsigned char[]> Typed(const std::vector<double>& from, ElementType type) {
   auto to = std::make_unique<unsigned char[]>(from.size() * SizeOf(type) + 1);
   for (std::size_t i = 0; i < from.size(); ++i) Store(type, from[i], to.get() + i * SizeOf(type));
@@ -30,12 +30,12 @@ std::unique_ptr<unsigned char[]> Typed(const std::vector<double>& from, ElementT
 
 struct Gradient {
   Array X, initial_h, attention;
-  std::unique_ptr<unsigned char[]> W, R, bias;  // of all directions, as the weights
+  std::unique_ptr<unsigned char[]> W, R, bias;  // of all directions, like the weights
 
   static bool Same(const Array& a, const Array& b) { return std::memcmp(a.memory.get(), b.memory.get(), a.bytes) == 0; }
 };
 
-// A problem to be differentiated: outputs, and gradients by them.
+// A problem for training: outputs, and their gradients.
 struct Trained {
   explicit Trained(std::size_t number) : p(MakeProblem(number)), random(number) {
     p.is_stream = false;
@@ -48,7 +48,7 @@ struct Trained {
     dY_h.Fill(random, 1);
   }
 
-  // dY and dY_h by the outputs of the plain loops.
+  // Returns the sum of dY and dY_h times the outputs of the plain loops.
   double Loss() const {
     const Spec& spec = p.spec;
     const Expected e = Plainly(p);
@@ -111,7 +111,7 @@ Gradient Differentiate(const Trained& trained, std::size_t target, bool saves) {
   return by;
 }
 
-// The loss a step ahead along a direction less that a step behind, and what the gradient makes of the direction.
+// Compares a central difference of the loss along a random direction with the gradient times the direction.
 bool IsNear(Trained& trained, const Gradient& by) {
   constexpr double kStep = 0x1p-16;
   Problem& p = trained.p;
@@ -129,7 +129,7 @@ bool IsNear(Trained& trained, const Gradient& by) {
       behind[i].push_back((*weights[i])[j] - kStep * direction);
     }
   }
-  p.spec.storage = ElementType::kFloat64;  // the loops round weights to it
+  p.spec.storage = ElementType::kFloat64;  // the loops round weights to this type
   const auto loss = [&](std::vector<double>* values) {
     for (std::size_t i = 0; i < 3; ++i) std::swap(*weights[i], values[i]);
     const double found = trained.Loss();
@@ -150,7 +150,7 @@ bool Same(const Gradient& a, const Gradient& b, const Problem& p) {
 }
 
 #if !defined(__wasi__)
-// One that is worth sharing.
+// Returns a problem that is large enough for several threads.
 Trained MakeLargeTrained(std::size_t D) {
   Trained trained(0);
   Problem& p = trained.p;
@@ -174,7 +174,7 @@ Trained MakeLargeTrained(std::size_t D) {
   return trained;
 }
 
-// Forks at any moment of a training step; its children take one, too.
+// Forks at any moment of a training step. The children also run a training step.
 void CheckForksBesideTraining(std::size_t target, std::size_t D) {
   const Trained trained = MakeLargeTrained(D);
   SetNumThreads(1);
@@ -192,14 +192,14 @@ void CheckForksBesideTraining(std::size_t target, std::size_t D) {
       SetNumThreads(kThreadsOfChildren);
       return Same(Differentiate(trained, target, true), expected, trained.p);
     };
-    Check(!kForks || InChild(train, 10), "a fork beside training", n);
+    Check(!kForks || InChild(train, 10), "a fork during training", n);
   }
   over = true;
   other.join();
-  Check(wrong == 0, "training beside forks", steps);
+  Check(wrong == 0, "training during forks", steps);
 }
 
-// A helper that the system suspends in a task is waited for, but not by a thread that keeps its CPU.
+// Checks that a thread which waits for a suspended helper does not keep its CPU.
 void CheckLateHelper(std::size_t target) {
   const Trained trained = MakeLargeTrained(1);
   SetNumThreads(2);
@@ -224,11 +224,11 @@ void CheckLateHelper(std::size_t target) {
     }
   }
   g_events.stall = nullptr;
-  if (waiting == 0) {  // as on one CPU
-    std::printf("no helper came: nothing is known of how a late one is waited for\n");
+  if (waiting == 0) {  // for example, on one CPU
+    std::printf("no helper joined: the wait for a late helper was not tested\n");
     return;
   }
-  Check(waiting - usual < CLOCKS_PER_SEC / 20, "a late helper is waited for asleep",
+  Check(waiting - usual < CLOCKS_PER_SEC / 20, "the wait for a late helper sleeps",
         static_cast<std::size_t>(1000 * (waiting - usual) / CLOCKS_PER_SEC));
 }
 #endif
@@ -239,7 +239,7 @@ void CheckGradients(std::size_t target, std::size_t problems) {
   const char* const name = CompiledTargets()[target].name;
 #if !defined(__wasi__)
   for (const std::size_t D : {1, 2}) CheckForksBesideTraining(target, D);
-  if (kForks) CheckLateHelper(target);  // on Windows, std::clock() also counts the time that a thread sleeps
+  if (kForks) CheckLateHelper(target);  // on Windows, std::clock() includes the time of sleep
 #endif
   for (std::size_t number = 0; number < problems; ++number) {
     Trained trained(number);

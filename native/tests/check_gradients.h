@@ -7,8 +7,8 @@
 
 namespace onegru {
 
-// On a target, those of the problems that are of a type that is computed in: near differences of the plain loops, and
-// the same bits with 1…3 threads.
+// Checks the gradients of problems in a compute type on a target. They must be near the difference quotients of plain
+// loops, and have the same bits with 1…3 threads.
 void CheckGradients(std::size_t target, std::size_t problems);
 
 }  // namespace onegru

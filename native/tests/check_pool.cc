@@ -24,7 +24,7 @@ bool Holds(const void* data, unsigned char value, std::size_t bytes) {
   return true;
 }
 
-// Allocates, fills, checks, resizes and frees; false if another thread wrote to its memory.
+// Allocates, fills, checks, resizes and frees memory. Returns false if another thread wrote to it.
 bool UseAtRandom(MemoryPool& pool, std::uint32_t seed, int turns) {
   struct Piece {
     void* data = nullptr;
@@ -56,22 +56,22 @@ void CheckSizes() {
   void* const first = pool.Allocate(kMiB);
   pool.Free(first);
   const std::size_t kept = pool.bytes_kept();
-  Check(kept >= kMiB && kept < kMiB + 8192, "what is freed is kept");
-  Check(pool.Allocate(kMiB) == first && pool.bytes_kept() == 0, "what is kept is used again");
+  Check(kept >= kMiB && kept < kMiB + 8192, "keeps freed memory");
+  Check(pool.Allocate(kMiB) == first && pool.bytes_kept() == 0, "reuses kept memory");
   pool.Free(first);
   void* const smaller = pool.Allocate(kMiB * 9 / 10);
-  Check(smaller == first, "for what is a little smaller too");
+  Check(smaller == first, "reuses it for a slightly smaller size");
   pool.Free(smaller);
   void* const small = pool.Allocate(kMiB / 2);
-  Check(small != first && pool.bytes_kept() == kept, "but not for what would waste more than a quarter");
+  Check(small != first && pool.bytes_kept() == kept, "does not waste more than a quarter");
   void* const large = pool.Allocate(kMiB * 2);
-  Check(large != first && pool.bytes_kept() == kept, "nor for what is larger");
+  Check(large != first && pool.bytes_kept() == kept, "does not reuse it for a larger size");
   pool.Free(small);
   pool.Free(large);
   Check(pool.Allocate(kMiB / 2) == small && pool.Allocate(2 * kMiB) == large, "the best fit");
   pool.Free(small);
   pool.Free(large);
-  Check(pool.Release() >= 3 * kMiB + kMiB / 2 && pool.bytes_kept() == 0, "all that is kept is given back");
+  Check(pool.Release() >= 3 * kMiB + kMiB / 2 && pool.bytes_kept() == 0, "releases all kept memory");
   Check(pool.Allocate(SIZE_MAX - 64) == nullptr, "sizes beyond all memory");
 }
 
@@ -81,25 +81,25 @@ void CheckBounds() {
   for (std::size_t i = 0; i < 2 * MemoryPool::kMaxBlocksKept; ++i) all.push_back(pool.Allocate(64 * 1024));
   for (void* data : all) pool.Free(data);
   const std::size_t most = MemoryPool::kMaxBlocksKept * (64 * 1024 + 4096);
-  Check(pool.bytes_kept() >= MemoryPool::kMaxBlocksKept * 64 * 1024 && pool.bytes_kept() <= most, "so many blocks");
+  Check(pool.bytes_kept() >= MemoryPool::kMaxBlocksKept * 64 * 1024 && pool.bytes_kept() <= most, "limits blocks");
   all.clear();
   for (int i = 0; i < 5; ++i) all.push_back(pool.Allocate(20 * kMiB));
   for (void* data : all) {
     pool.Free(data);
-    Check(pool.bytes_kept() <= MemoryPool::kMaxBytesKept, "so many bytes");
+    Check(pool.bytes_kept() <= MemoryPool::kMaxBytesKept, "limits bytes");
   }
-  Check(pool.Allocate(20 * kMiB) == all.back(), "the latest stay");
+  Check(pool.Allocate(20 * kMiB) == all.back(), "keeps the latest blocks");
   pool.Free(all.back());
   const std::size_t kept = pool.bytes_kept();
   pool.Free(pool.Allocate(MemoryPool::kMaxBytesKept + 1));
-  Check(pool.bytes_kept() == kept, "larger ones are not kept");
+  Check(pool.bytes_kept() == kept, "does not keep larger blocks");
 
   MemoryPool forgetful(std::chrono::milliseconds(1));
   forgetful.Free(forgetful.Allocate(kMiB));
   for (const auto begin = MemoryPool::Clock::now(); MemoryPool::Clock::now() - begin < std::chrono::milliseconds(5);) {
   }
   forgetful.Free(forgetful.Allocate(2 * kMiB));
-  Check(forgetful.bytes_kept() >= 2 * kMiB && forgetful.bytes_kept() < 3 * kMiB, "what nobody asked for is gone");
+  Check(forgetful.bytes_kept() >= 2 * kMiB && forgetful.bytes_kept() < 3 * kMiB, "releases unused blocks after a time");
 }
 
 void CheckResizing() {
@@ -107,18 +107,18 @@ void CheckResizing() {
   void* data = pool.Reallocate(nullptr, kMiB);
   std::memset(data, 7, kMiB);
   void* const grown = pool.Reallocate(data, 3 * kMiB);
-  Check(grown != data && Holds(grown, 7, kMiB), "growing keeps what was there");
+  Check(grown != data && Holds(grown, 7, kMiB), "growing keeps the contents");
   void* const same = pool.Reallocate(grown, 2 * kMiB);
-  Check(same == grown, "a little smaller stays where it is");
+  Check(same == grown, "a slightly smaller size does not move");
   void* const shrunk = pool.Reallocate(same, 1000);
-  Check(shrunk != grown && Holds(shrunk, 7, 1000), "much smaller gives the rest back");
-  Check(pool.Reallocate(shrunk, SIZE_MAX - 64) == nullptr && Holds(shrunk, 7, 1000), "and stays if there is no memory");
+  Check(shrunk != grown && Holds(shrunk, 7, 1000), "a much smaller size releases the rest");
+  Check(pool.Reallocate(shrunk, SIZE_MAX - 64) == nullptr && Holds(shrunk, 7, 1000), "does not change without memory");
   pool.Free(shrunk);
   pool.Free(nullptr);
 }
 
 #if !defined(__wasi__)
-// The process's pool, used by several threads while the process forks.
+// Several threads use the process's pool while the process forks.
 void CheckSharing() {
   std::atomic<int> good{0};
   std::atomic<bool> over{false};
@@ -139,7 +139,7 @@ void CheckSharing() {
   Check(good == 4, "several threads");
   Check(children == 10, "the children of forks");
   ThePool().Release();
-  Check(ThePool().bytes_kept() == 0, "nothing is left");
+  Check(ThePool().bytes_kept() == 0, "keeps nothing after a release");
 }
 #else
 void CheckSharing() { Check(UseAtRandom(ThePool(), 1, 50), "one thread"); }

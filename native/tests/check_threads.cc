@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kMaxThreadsOfCall = onegru::kMaxThreads;
 constexpr std::size_t kMaxThreads = 4;
 
-// Several callers, some with the same layer, share the workers.
+// Several callers, also of the same layer, share the workers.
 void CheckCallers(std::size_t target) {
   constexpr std::size_t kCallers = 4, kCalls = 12;
   const std::size_t numbers[] = {9, 19, 29};
@@ -50,10 +50,10 @@ void CheckCallers(std::size_t target) {
   }
   for (std::thread& caller : callers) caller.join();
   for (std::size_t caller = 0; caller < kCallers; ++caller)
-    Check(good[caller] == static_cast<int>(kCalls), "callers at once", caller, CompiledTargets()[target].name, 3);
+    Check(good[caller] == static_cast<int>(kCalls), "concurrent callers", caller, CompiledTargets()[target].name, 3);
 }
 
-// A caller that is suspended often leaves out threads, and takes them back when it no longer is.
+// A caller uses fewer threads while the system often suspends it, and all threads afterwards.
 void CheckRoom() {
   PreemptionGovernor governor;
   auto now = std::chrono::steady_clock::time_point{};
@@ -64,22 +64,22 @@ void CheckRoom() {
     return governor.UsableThreads(threads, now, [&] { return suspended; });
   };
   const auto window = PreemptionGovernor::kWindow;
-  Check(after(50, std::chrono::hours(24), 16) == 16, "what was before its first call says nothing");
-  Check(after(PreemptionGovernor::kMinPreemptions - 1, window, 16) == 16, "a few suspensions are usual");
-  Check(after(50, window / 2, 16) == 16, "a window is looked at when it is over");
-  Check(after(0, window, 16) == 15, "one is left out");
-  Check(after(50, window, 16) == 13 && after(50, window, 16) == 9 && after(50, window, 16) == 1, "all are in the end");
-  for (int n = 0; n < 20; ++n) Check(after(50, window, 16) == 1, "the caller is never left out");
+  Check(after(50, std::chrono::hours(24), 16) == 16, "ignores suspensions before the first call");
+  Check(after(PreemptionGovernor::kMinPreemptions - 1, window, 16) == 16, "ignores a few suspensions");
+  Check(after(50, window / 2, 16) == 16, "checks a window at its end");
+  Check(after(0, window, 16) == 15, "uses one thread less");
+  Check(after(50, window, 16) == 13 && after(50, window, 16) == 9 && after(50, window, 16) == 1, "uses one thread");
+  for (int n = 0; n < 20; ++n) Check(after(50, window, 16) == 1, "always uses the caller");
   for (int n = 0; n < 12; ++n) after(0, window, 16);
-  Check(after(0, window, 16) == 16, "all are back");
+  Check(after(0, window, 16) == 16, "uses all threads again");
   for (int n = 0; n < 20; ++n) after(50, window, 2);
-  Check(after(0, window, 2) == 1, "a busy machine is not tried again at once");
-  Check(after(1, 10 * window, 2) == 2, "a pause forgets");
+  Check(after(0, window, 2) == 1, "does not retry at once on a busy machine");
+  Check(after(1, 10 * window, 2) == 2, "forgets suspensions after a pause");
   for (int n = 0; n < 20; ++n) after(50, window, 2);
-  Check(after(0, std::chrono::hours(24), 2) == 2, "a long one too");
+  Check(after(0, std::chrono::hours(24), 2) == 2, "forgets them after a long pause");
   for (int n = 0; n < 20; ++n) after(50, window, 2);
   suspended = 0;
-  Check(after(0, 10 * window, 2) == 2, "a child of a fork counts from zero");
+  Check(after(0, 10 * window, 2) == 2, "counts from zero in the child of a fork");
 }
 
 // --- helpers that the system suspends
@@ -88,7 +88,7 @@ enum class Stalls { kNone, kShort, kRare, kUntilReleased };
 std::atomic<Stalls> g_stalls{Stalls::kNone};
 std::atomic<bool> g_released{true};
 
-// Called wherever a helper may be suspended.
+// Called at all points where the system may suspend a helper.
 void Stall() {
   static std::atomic<std::uint64_t> seeds{1};
   thread_local Random random(seeds.fetch_add(1));
@@ -102,7 +102,7 @@ void Stall() {
   }
 }
 
-// For its lifetime, calls are divided as on a machine whose cores wait for their matrices, or as on this one.
+// For its lifetime, if `always`, calls are split by units, as on a machine whose cores wait for matrices.
 class ByUnits {
  public:
   explicit ByUnits(bool always) { g_always_by_units = always; }
@@ -111,11 +111,11 @@ class ByUnits {
   ByUnits& operator=(const ByUnits&) = delete;
 };
 
-// Problems for several threads: every tenth.
+// Returns the number of a problem for several threads, which every tenth problem is.
 std::size_t LargeProblem(std::size_t n) { return 10 * n + 9; }
 
-// No helper may touch a call's memory after it has returned, so one is suspended until the results, the inputs and the
-// layer are freed.
+// Checks that no helper accesses a call's memory after it has returned. A helper is suspended until the results, the
+// inputs and the layer are freed.
 void CheckStalled(std::size_t target, std::size_t problems) {
   const char* const name = CompiledTargets()[target].name;
   const Stalling stalling;
@@ -170,7 +170,7 @@ Layer MakeLayer(const Shape& shape, bool linear_before_reset, std::size_t target
   return layer;
 }
 
-// Few members split a small step, however many threads there are: each meeting costs more the more of them meet.
+// Checks that few members split a small step with any number of threads. Meetings of more members cost more.
 void CheckMembers() {
   std::size_t before = 2;
   for (const std::size_t H : {128, 256, 512, 1024}) {
@@ -214,7 +214,7 @@ void CheckForeignPools(std::size_t target, std::size_t problems) {
   }
 }
 
-// Pools of more threads than a call may have, as machines of many cores have them: in rows, in units, in directions.
+// Pools with more threads than a call may use, as on machines with many cores: by rows, by units, by directions.
 void CheckLargePools(std::size_t target) {
   const char* const name = CompiledTargets()[target].name;
   for (const Shape& shape :
@@ -231,7 +231,7 @@ void CheckLargePools(std::size_t target) {
         const auto call = [&, pool = ForeignPool{run, nullptr, threads}] {
           good = SameBits(RunOnce(layer.problem, layer.packed, &pool), expected);
         };
-        std::thread(call).join();  // a new one: this one may have found that its pools do not help
+        std::thread(call).join();  // a new thread: this one may have measured that pools do not help
         Check(good, "the same bits in a large pool", shape.H, name, threads);
       }
     }
@@ -252,8 +252,8 @@ struct NoWork final : Job {
   std::atomic<bool> has_come{false};
 };
 
-// A long call waits for a helper that has to wake, a short one does not. On a busy machine a helper takes seconds to
-// fall asleep, as it yields to others first.
+// Checks that a long call waits for a sleeping helper, and a short call does not. On a busy machine, a helper takes
+// seconds to fall asleep, because it first yields to other threads.
 void CheckSpin() {
   bool waits = false, goes_on = false;
   for (std::size_t n = 0; n < 26 && !(waits && goes_on); ++n) {
@@ -265,18 +265,18 @@ void CheckSpin() {
       const bool waits_longer = invitation.wait_budget() > kGatherTimeout;
       if (is_long) waits |= invitation.expected_helpers() == 1 && waits_longer;
       if (!is_long) goes_on |= invitation.count() == 1 && invitation.expected_helpers() == 0 && !waits_longer;
-      // It joins before its invitation is withdrawn, however late.
+      // The helper joins before its invitation is withdrawn.
       for (std::size_t i = 0; i < 1000 && !job->has_come; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
     job->Unref();
   }
-  Check(waits, "a long call waits for a helper that has to wake");
-  Check(goes_on, "a short call does not");
+  Check(waits, "a long call waits for a sleeping helper");
+  Check(goes_on, "a short call does not wait");
 }
 
-// A worker that a real-time thread on one CPU starts is like any other. A child has no workers: it starts its own.
+// Checks the set-up of a worker that a real-time thread on one CPU starts. Runs in a child, which has no workers.
 void CheckNewWorker() {
   struct Look final : Job {
     void Help() override { found = IsUsualWorker() ? kYes : kNo; }
@@ -298,12 +298,12 @@ void CheckNewWorker() {
     }).join();
     return is_usual;
   });
-  Check(good, "a worker that a real-time thread starts");
+  Check(good, "a worker of a real-time thread");
 }
 
 // --- forks
 
-// A process that forks while a helper is in a window waits for the helper; a child finds no window open.
+// Checks that a fork waits for a helper in a window, so that no window is open in the child.
 void CheckForkBesideWindow() {
   const Problem p = MakeProblem(LargeProblem(0));
   SetNumThreads(2);
@@ -322,18 +322,18 @@ void CheckForkBesideWindow() {
     });
     while (!open) std::this_thread::yield();
     const bool good = InChild([&] {
-      Window::Open();  // and it can open its own
+      Window::Open();  // the child can open a window
       Window::Close();
       return !half_written;
     });
     helper.join();
-    Check(good, "a fork beside a window", n);
+    Check(good, "a fork during a window", n);
   }
 }
 
 // --- many calls
 
-// Small ones, so that threads meet more often: in rows, in units and in directions.
+// Small layers, whose threads meet more often: by rows, by units and by directions.
 struct KnownLayer : Layer {
   Result expected;
 };
@@ -350,7 +350,7 @@ std::vector<KnownLayer> MakeLayers() {
   return layers;
 }
 
-// Ends the process, with its last activity, when nothing has been counted for a minute.
+// Ends the process, and prints its last activity, if no call is counted for a minute.
 class Watchdog {
  public:
   Watchdog() : thread_([this] { Poll(); }) {}
@@ -372,7 +372,7 @@ class Watchdog {
       if (const std::size_t now = count_; now != before) before = now, seconds = 0;
     }
     if (over_) return;
-    std::printf("FAILED %s: nobody gets on after %zu calls\n", what_.load(), count_.load());
+    std::printf("FAILED %s: no call finishes after %zu calls\n", what_.load(), count_.load());
     std::fflush(stdout);
     std::abort();
   }
@@ -383,7 +383,7 @@ class Watchdog {
   std::thread thread_;
 };
 
-// A thread that runs the tasks of others, one after another.
+// A thread that runs the tasks of other threads, one after another.
 class PoolOfOne {
  public:
   PoolOfOne() : thread_([this] { Loop(); }) {}
@@ -445,7 +445,7 @@ Stalling::~Stalling() {
   g_stalls = Stalls::kNone;
 }
 
-// Processes of one thread make it, so that each is the first call: it measures the CPU, then divides itself.
+// Processes with one thread run each first call, which measures the CPU before it is split.
 void CheckFirstCalls() {
   const Layer layer = MakeLayer({1, 1, 4, 1024, 2}, true, ChosenTargetIndex());
   const auto call = [&](std::size_t threads) {
@@ -460,7 +460,7 @@ void CheckFirstCalls() {
       caller.join();
       return good && SameBits(call(2), call(1));
     };
-    Check(InChild(call_and_fork, 20), "a fork beside a first call", n);
+    Check(InChild(call_and_fork, 20), "a fork during a first call", n);
   }
 }
 
@@ -499,10 +499,10 @@ void CheckCalls(std::size_t calls) {
   SetNumThreads(3);
   for (const bool by_units : {false, true}) {
     const ByUnits divided(by_units);
-    all(by_units ? "units split at their best" : "helpers at their best", [&](std::size_t n) { return call(n); });
+    all(by_units ? "units split by fast helpers" : "fast helpers", [&](std::size_t n) { return call(n); });
     const Stalling stalling;
     g_stalls = Stalls::kRare;
-    all(by_units ? "units split by helpers that stop" : "helpers that stop", [&](std::size_t n) { return call(n); });
+    all(by_units ? "units split by helpers that pause" : "helpers that pause", [&](std::size_t n) { return call(n); });
   }
   {
     PoolOfOne one;
@@ -522,7 +522,7 @@ void CheckCalls(std::size_t calls) {
         for (std::size_t n = caller; !over; ++n) wrong += !call(n);
       });
     }
-    all("8 callers at once", [&](std::size_t n) { return call(n); });
+    all("8 concurrent callers", [&](std::size_t n) { return call(n); });
     over = true;
     for (std::thread& other : others) other.join();
     Check(wrong == 0, "the other 7 callers", calls);

@@ -1,5 +1,5 @@
-// Tests of native/threads, part of check.cc: whichever thread computes what, and whichever is suspended meanwhile, the
-// bits are the same, and nobody waits forever.
+// Tests of native/threads, part of check.cc. The bits must not depend on the threads that compute them or are
+// suspended, and no thread may wait forever.
 
 #ifndef ONEGRU_NATIVE_TESTS_CHECK_THREADS_H_
 #define ONEGRU_NATIVE_TESTS_CHECK_THREADS_H_
@@ -17,13 +17,13 @@ class Stalling {
   Stalling& operator=(const Stalling&) = delete;
 };
 
-// Forks at any moment of a process's first call. Before all other calls, which would be the first.
+// Forks at any moment of a process's first call. Run this test before all other calls.
 void CheckFirstCalls();
 
 void CheckThreads(std::size_t target, std::size_t problems);
 
-// This many calls of each kind: helpers that pause; another runtime's pool of one thread; tasks one after another; 8
-// callers at once; changing numbers of threads and CPUs; forks. Ends the process if no call finishes for a minute.
+// Runs `calls` calls in each way: helpers that pause; another runtime's pool of one thread; tasks one after another; 8
+// concurrent callers; changing numbers of threads and CPUs; forks. Ends the process if no call finishes for a minute.
 void CheckCalls(std::size_t calls);
 
 }  // namespace onegru

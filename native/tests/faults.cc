@@ -1,7 +1,7 @@
-// A library for LD_PRELOAD that makes the n-th allocation of onegru's own libraries fail, or the n-th thread that they
-// start, and counts what they hold. tests/support/machine/faults.py builds it and is its other half. Linux alone.
+// A library for LD_PRELOAD that makes the n-th allocation or thread start of onegru's libraries fail, and counts their
+// allocated blocks. tests/support/machine/faults.py builds and controls it. Only for Linux.
 //
-// An allocation is theirs if the call comes from one of them, or from the C++ library on behalf of one.
+// An allocation belongs to a library if the library calls it, or the C++ library on its behalf.
 
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -79,7 +79,7 @@ bool HasNoHelpers(const void* caller) {
   return false;
 }
 
-// Whether this one fails.
+// Whether this call fails.
 bool Fails(int kind) {
   if (g_kind.load(std::memory_order_relaxed) != kind) return false;
   ++g_seen;
@@ -94,7 +94,7 @@ bool Fails(int kind) {
   return true;
 }
 
-// The blocks that our libraries hold, open addressing.
+// The allocated blocks of onegru's libraries, with open addressing.
 constexpr std::size_t kSlots = std::size_t{1} << 16;
 std::atomic<void*> g_blocks[kSlots];
 void* const kGone = reinterpret_cast<void*>(1);
@@ -157,7 +157,7 @@ extern "C" {
 // Finds onegru's libraries, and counts their allocations from now on.
 EXPORTED void faults_look() {
   void* frames[kFrames];
-  backtrace(frames, kFrames);  // the first one loads a library
+  backtrace(frames, kFrames);  // the first call loads a library
   g_place_count = 0;
   dl_iterate_phdr(Look, nullptr);
 }
@@ -166,7 +166,7 @@ EXPORTED void faults_arm(int kind, long n) {
   g_left = n;
   g_kind = kind;
 }
-// Ends that; how many of the kind there were.
+// Stops failures. Returns the number of calls of the kind.
 EXPORTED long faults_disarm() {
   g_kind = kNothing;
   return g_seen;

@@ -1,5 +1,5 @@
-// What fuzzers run: a problem made of bytes, and what has to hold for it. Any bytes make a problem, and a fault ends
-// the process, so that a fuzzer keeps them. fuzz_main.cc is the fuzzer; check.cc gives some random bytes to each.
+// The functions of fuzzers, which create a problem from any bytes, and check it. An error ends the process, so that the
+// fuzzer keeps the bytes. fuzz_main.cc is the fuzzer; check.cc calls the functions with random bytes.
 
 #ifndef ONEGRU_NATIVE_TESTS_FUZZ_H_
 #define ONEGRU_NATIVE_TESTS_FUZZ_H_
@@ -13,16 +13,16 @@
 
 namespace onegru {
 
-// Legal layers and calls: any sizes, strides, activations and numbers, on any target, by any number of threads.
+// Valid layers and calls with any sizes, strides, activations and numbers, on any target, with any number of threads.
 void FuzzKernels(const std::uint8_t* data, std::size_t size);
 
-// GRU nodes as an ONNX model may have them, legal or not: checked, packed, run.
+// Checks, packs and runs GRU nodes of ONNX models, valid or not.
 void FuzzNodes(const std::uint8_t* data, std::size_t size);
 
-// Files as onegru.h reads them.
+// Reads files with onegru.h.
 void FuzzFiles(const std::uint8_t* data, std::size_t size);
 
-// The bytes of an input, drawn one after another; zeros after the last.
+// Reads the bytes of an input one after another, and zeros after the last.
 class Bytes {
  public:
   Bytes(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
@@ -36,9 +36,9 @@ class Bytes {
     size_ -= count;
     return value;
   }
-  // A byte or two of the input: other bytes, other numbers.
+  // Returns a number that depends on one or two bytes of the input.
   std::size_t Below(std::size_t n) { return n <= 256 ? Next<std::uint8_t>() % n : Next<std::uint16_t>() % n; }
-  // False where the input has ended.
+  // Returns false at the end of the input.
   bool OneIn(std::size_t n) { return Below(n) == n - 1; }
 
  private:
@@ -46,18 +46,18 @@ class Bytes {
   std::size_t size_;
 };
 
-// Ends the process, with these words, where something does not hold.
+// Ends the process with a message if a condition is false.
 void Require(bool good, const char* what, const Problem& p, const char* target);
 
-// One of this CPU's targets.
+// Returns a target of this CPU.
 std::size_t DrawTarget(Bytes& bytes);
 Problem DrawProblem(Bytes& bytes);
 
-// The solution in the order of operations that docs/reproducibility.md guarantees, bit for bit; the activations alone
-// are the kernels' own.
+// Solves a problem in the order of operations that docs/reproducibility.md guarantees, with the same bits. Only the
+// activations are those of the kernels.
 Result Exactly(const Problem& p, std::size_t target);
 
-// The same bits, but for those of NaN, which may be any.
+// Whether the arrays have the same bits, except those of NaN.
 bool SameNumbers(const Array& a, const Array& b);
 
 }  // namespace onegru

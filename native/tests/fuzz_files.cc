@@ -1,4 +1,4 @@
-// Files for onegru_layer_read: any bytes are read or refused, and the layer that they make runs.
+// Fuzzes onegru_layer_read: it reads or rejects any bytes, and their layer runs.
 
 #include <cstring>
 #include <vector>
@@ -13,7 +13,7 @@ void FuzzFiles(const std::uint8_t* data, std::size_t size) {
     if (!good) __builtin_trap();
   };
   if (size == 0) return;
-  const std::vector<std::uint8_t> bytes(data, data + size);  // none may be read beyond
+  const std::vector<std::uint8_t> bytes(data, data + size);  // detects reads after the end
   onegru_layer* layer = nullptr;
   const onegru_status status = onegru_layer_read(bytes.data(), bytes.size(), 0, nullptr, &layer);
   if (status != ONEGRU_OK) {

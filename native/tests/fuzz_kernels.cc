@@ -1,4 +1,4 @@
-// Layers and calls made of bytes, held against their exact solutions.
+// Compares layers and calls from random bytes with their exact solutions.
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@
 namespace onegru {
 namespace {
 
-// Lets a call go on until it has asked this often.
+// Stops a call after a number of polls.
 class Stopper final : public CancellationToken {
  public:
   Stopper(std::int64_t work, std::size_t at) : CancellationToken(work), at_(at) {}
@@ -27,7 +27,7 @@ class Stopper final : public CancellationToken {
   std::size_t asked_ = 0;
 };
 
-// A pool of one thread, which runs its tasks forwards or backwards.
+// A pool of one thread that runs its tasks forwards or backwards.
 void RunInOrder(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
   for (std::size_t i = 0; i < count; ++i) task(data, i);
 }
@@ -35,12 +35,12 @@ void RunBackwards(void*, std::size_t count, void (*task)(void*, std::size_t), vo
   while (count-- > 0) task(data, count);
 }
 
-// A pool of as many threads as there are tasks.
+// A pool with a thread for each task.
 void RunAtOnce(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
   OnThreads(count, [&](std::size_t i) { task(data, i); });
 }
 
-// Unpacked matrices equal the given ones, rounded once: for int8, to the steps of their channels.
+// Whether unpacked matrices equal the original ones, rounded once; for int8, to the steps of their channels.
 template <class C>
 bool Unpacks(const Problem& p, const Packed& packed) {
   std::vector<C> W(p.W.size()), R(p.R.size());
@@ -85,7 +85,7 @@ struct Way {
 
 Result RunIn(const Way& way, const Problem& p, const std::shared_ptr<const Packed>& packed, const char* target) {
   SetNumThreads(way.threads);
-  g_events.wakes_all = true;  // for calls that are too short to wake a helper, as nearly all are here
+  g_events.wakes_all = true;  // because nearly all calls here are too short to wake a helper
   const std::uint32_t before = GetFloatMode(), mode = before | way.mode;
   SetFloatMode(mode);
   Result result = RunOnce(p, packed, way.pool, way.token);
@@ -123,14 +123,14 @@ void FuzzKernels(const std::uint8_t* data, std::size_t size) {
   Require(wide ? Unpacks<double>(p, *packed) : Unpacks<float>(p, *packed), "unpacking", p, name);
 
   Result result;
-  if (fresh) {  // its scratch has exactly the size of this call, so that a sanitizer sees all beyond
+  if (fresh) {  // a new thread's scratch has exactly the size of this call, so that sanitizers detect errors
     OnThreads(1, [&](std::size_t) { result = RunIn(way, p, packed, name); });
   } else {
     result = RunIn(way, p, packed, name);
   }
   for (std::size_t i = 0; i < 3; ++i) Require(SameBytes(*arrays[i], inputs[i]), "inputs unchanged", p, name);
   if (stops && stopper.stopped()) {
-    Require(result.Y.GapsUntouched() && result.Y_h.GapsUntouched(), "gaps of a call that was stopped", p, name);
+    Require(result.Y.GapsUntouched() && result.Y_h.GapsUntouched(), "gaps of a stopped call", p, name);
     result = RunIn({way.threads, way.pool, nullptr, way.mode}, p, packed, name);
   }
   const Result expected = Exactly(p, target);

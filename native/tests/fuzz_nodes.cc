@@ -1,5 +1,4 @@
-// GRU nodes made of bytes. Those that are legal are held against their exact solutions; of the others, nothing but
-// IllegalGru may come.
+// Creates GRU nodes from bytes. Compares valid nodes with their exact solutions. Other nodes must throw IllegalGru.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +17,7 @@
 namespace onegru {
 namespace {
 
-// More than a tensor of a spoiled node may have here.
+// The limit for a tensor of a corrupted node.
 constexpr std::int64_t kMaxElements = 1 << 16;
 
 const FunctionFacts& FactsOf(Function function) { return kFunctionFacts[static_cast<std::size_t>(function)]; }
@@ -96,7 +95,7 @@ Node DrawNode(Bytes& bytes) {
   if (!has_bias) std::fill(p.bias.begin(), p.bias.end(), 0);
   const Spec& spec = p.spec;
   if (spec.type == ElementType::kFloat32) node.storage = spec.storage;
-  // Weights that their type would destroy are not legal.
+  // Weights that their type cannot represent are invalid.
   const double limit = spec.storage == ElementType::kInt8       ? 1e3
                        : spec.storage == ElementType::kFloat16  ? 65520
                        : spec.storage == ElementType::kBFloat16 ? 0x1.ffp127
@@ -173,12 +172,12 @@ void SpoilAttribute(Bytes& bytes, OnnxGruAttributes& attributes) {
   });
 }
 
-// False if no tensor could have the shape.
+// Corrupts an input. Returns false if no tensor can have the shape.
 bool SpoilInput(Bytes& bytes, Node& node) {
   const std::size_t which = bytes.Below(kInputs);
   Owned& input = node.inputs[which];
   input.is_given = !bytes.OneIn(8);
-  if (which != kLens) input.type = static_cast<ElementType>(bytes.Below(4));  // those are int32
+  if (which != kLens) input.type = static_cast<ElementType>(bytes.Below(4));  // lengths are int32
   if (bytes.OneIn(4)) input.shape.resize(bytes.Below(5), 1);
   for (std::int64_t& size : input.shape) {
     if (bytes.OneIn(3)) size = DrawInteger(bytes);
@@ -199,7 +198,7 @@ bool SpoilInput(Bytes& bytes, Node& node) {
 
 // --- the call
 
-// Whether Y or Y_h, contiguous in the order of the layout, has the numbers of an array.
+// Whether Y or Y_h, contiguous in the layout, has the numbers of an array.
 bool Matches(const unsigned char* found, const Array& expected, bool batch_first) {
   const std::size_t T = expected.sizes[0], D = expected.sizes[1], B = expected.sizes[2], H = expected.sizes[3];
   bool same = true;

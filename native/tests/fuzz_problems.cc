@@ -1,4 +1,4 @@
-// Problems made of bytes, and their exact solutions.
+// Creates problems from bytes, and solves them exactly.
 
 #include <cmath>
 #include <cstdio>
@@ -16,11 +16,11 @@
 namespace onegru {
 namespace {
 
-// What the plain loops below may take: a fuzzer lives on many runs. Some calls are long enough for several threads.
+// The limits of the plain loops, because a fuzzer needs many runs. Some calls are long enough for several threads.
 constexpr std::size_t kMaxProducts = 20'000, kMaxProductsOfSome = 200'000;
 
 #if defined(_WIN32)
-// std::fma of MinGW-w64 returns NaN if the product is far smaller than the addend, so this is the CPU's instruction.
+// std::fma of MinGW-w64 returns NaN if the product is far smaller than the addend, so this uses the CPU's instruction.
 __attribute__((target("fma"))) double Fma(double a, double b, double c) {
   return _mm_cvtsd_f64(_mm_fmadd_sd(_mm_set_sd(a), _mm_set_sd(b), _mm_set_sd(c)));
 }
@@ -34,7 +34,7 @@ C Fma(C a, C b, C c) {
 }
 #endif
 
-// Numbers of one kind: usual ones, or those that arithmetic stumbles over.
+// Draws numbers of one kind: usual ones, or special cases of arithmetic.
 class Numbers {
  public:
   explicit Numbers(Bytes& bytes)
@@ -83,7 +83,7 @@ class Numbers {
 
 Activation DrawActivation(Bytes& bytes) {
   static constexpr double kUsual[] = {0, 0.01f, 0.2f, 0.5, 1, 2, -1};
-  const auto number = [&] {  // nodes and layers with NaN are refused
+  const auto number = [&] {  // nodes and layers with NaN are rejected
     const double any = bytes.OneIn(4) ? bytes.Next<float>() : std::numeric_limits<float>::quiet_NaN();
     return std::isnan(any) ? kUsual[bytes.Below(std::size(kUsual))] : any;
   };
@@ -113,7 +113,7 @@ void DrawSpec(Bytes& bytes, Spec& spec) {
   spec.clip = clip > 0 ? clip : 0.5;
 }
 
-// Rows in memory of every order: backwards too, or one for all.
+// Creates rows with any order in memory, including backwards, or one row for all.
 void MakeInput(Bytes& bytes, Array& array, ElementType type, std::size_t T, std::size_t D, std::size_t B,
                std::size_t elements) {
   const std::size_t gap = bytes.OneIn(3) ? SizeOf(type) * bytes.Below(9) : 0;
@@ -143,7 +143,7 @@ class Solver {
         bias_(SumsOfBiases(p)) {}
 
   void Solve(Result& result) {
-    SetFloatMode(FloatModeOf(spec_));  // after the constructor, as weights are packed in the default mode
+    SetFloatMode(FloatModeOf(spec_));  // after the constructor, because weights are packed in the default mode
     for (std::size_t d = 0; d < spec_.D; ++d) {
       for (std::size_t b = 0; b < p_.B; ++b) {
         if (p_.Length(b) != 0) SolveRow(d, b, result);
@@ -153,7 +153,7 @@ class Solver {
   }
 
  private:
-  // The initial values of sums: of z, r and n, then of n's product with h, of each direction.
+  // Returns the initial values of sums for each direction: of z, r and n, then of n's product with h.
   static std::vector<C> SumsOfBiases(const Problem& p) {
     const std::size_t H = p.spec.H;
     std::vector<C> sums;
@@ -167,7 +167,7 @@ class Solver {
     return sums;
   }
 
-  // Weights as they are stored; in int8, numbers to be multiplied with the scale of each group of a channel of K.
+  // Stored weights. In int8, each group of a channel of K numbers has a scale.
   struct Matrix {
     Matrix(const std::vector<double>& weights, std::size_t K, const Spec& spec)
         : numbers(weights.size()), group(spec.group == 0 ? K : spec.group), groups(Groups(spec, K)) {
@@ -190,7 +190,7 @@ class Solver {
     std::size_t group, groups;
   };
 
-  // What a product takes; in int8, integers of two planes or one, to be multiplied with a scale.
+  // The inputs of a product. In int8, they are integers in one or two planes, with a scale.
   struct Inputs {
     explicit Inputs(std::size_t K) : numbers(K), high(K), low(K) {}
     std::vector<C> numbers;
@@ -219,7 +219,7 @@ class Solver {
     }
   }
 
-  // A vector of whole SIMD vectors.
+  // Returns numbers for all units, padded to whole SIMD vectors.
   std::vector<C> Units() const { return std::vector<C>((spec_.H + kernel_.lanes - 1) / kernel_.lanes * kernel_.lanes); }
 
   C MulAdd(C a, C b, C c) const { return fused_ ? Fma(a, b, c) : a * b + c; }

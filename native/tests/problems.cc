@@ -125,7 +125,7 @@ Problem MakeProblem(std::size_t number) {
   Problem p;
   Spec& spec = p.spec;
   const bool is_rounded = number >= kRoundedProblems;
-  SetTypes(spec, is_rounded ? kRoundedTypes : (number + number / 10) % kRoundedTypes);  // large ones of each
+  SetTypes(spec, is_rounded ? kRoundedTypes : (number + number / 10) % kRoundedTypes);  // large problems of each type
   const ElementType type = spec.type;
   const bool large = number % 10 == 9;
   spec.H = large ? 96 + random.Below(80) : 1 + random.Below(40);
@@ -143,7 +143,7 @@ Problem MakeProblem(std::size_t number) {
     spec.f[d] = usual ? Activation{Function::kSigmoid, 0, 0} : RandomActivation(random);
     spec.g[d] = usual ? Activation{Function::kTanh, 0, 0} : RandomActivation(random);
   }
-  // Gates above 1 let a state grow without bound: with a clip, those of every function stay below.
+  // Gates above 1 let a state grow without bound. With a clip, the gates of every function are below 1.
   const bool clip = random.OneIn(4) || !usual;
   spec.clip = clip ? 0.5 : std::numeric_limits<double>::infinity();
   p.T = large ? 8 + random.Below(16) : random.OneIn(12) ? 0 : random.OneIn(4) ? 1 : 1 + random.Below(9);
@@ -166,7 +166,7 @@ Problem MakeProblem(std::size_t number) {
   draw(p.W, spec.D * 3 * spec.H * spec.I, 1 / std::sqrt(static_cast<double>(spec.I)));
   draw(p.R, spec.D * 3 * spec.H * spec.H, scale);
   draw(p.bias, spec.D * 6 * spec.H, 0.5);
-  // One by one: the order in which arguments are evaluated is unspecified.
+  // One statement each, because the order of evaluation of arguments is unspecified.
   const std::size_t x_gap = random.OneIn(2) ? SizeOf(type) * random.Below(5) : 0;
   const bool x_swapped = random.OneIn(3);
   p.X.Make(type, p.T, 1, p.B, spec.I, x_gap, x_swapped);

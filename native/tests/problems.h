@@ -1,4 +1,4 @@
-// Random problems for the kernels, plain loops that solve them in double, and helpers for all tests.
+// Random problems for the kernels, plain loops that solve them in double, and functions for all tests.
 
 #ifndef ONEGRU_NATIVE_TESTS_PROBLEMS_H_
 #define ONEGRU_NATIVE_TESTS_PROBLEMS_H_
@@ -16,10 +16,10 @@ namespace onegru {
 
 // Counts a check, and prints it if it failed.
 void Check(bool good, const char* what, std::size_t problem = 0, const char* target = "all", std::size_t threads = 0);
-// Prints how many checks passed; whether all did.
+// Prints how many checks passed. Returns whether all did.
 bool AllGood();
 
-// SplitMix64's recurrence: the same numbers everywhere.
+// The generator SplitMix64, which returns the same numbers on all systems.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -32,7 +32,7 @@ class Random {
   }
   std::size_t Below(std::size_t n) { return static_cast<std::size_t>(Next() % n); }
   bool OneIn(std::size_t n) { return Below(n) == 0; }
-  // In [-1, 1), a multiple of 2^-20.
+  // Returns a multiple of 2^-20 in [-1, 1).
   double Unit() { return (static_cast<double>(Next() >> 43) - 0x1p20) * 0x1p-20; }
 
  private:
@@ -47,7 +47,7 @@ ElementType ComputedType(ElementType type);
 
 inline constexpr unsigned char kUntouched = 0xa5;
 
-// Rows in memory of exactly the needed size, so that sanitizers detect accesses past it.
+// Rows in memory of exactly the needed size, so that sanitizers detect accesses after its end.
 struct Array {
   ElementType type = ElementType::kFloat32;
   std::size_t sizes[4] = {};  // time, direction, row, element
@@ -98,10 +98,10 @@ struct Array {
   }
 };
 
-// The types of layers: of tensors, and of stored matrices.
+// The types of a layer: of its tensors, and of its stored matrices.
 struct Types {
   ElementType type, storage;
-  std::size_t planes = 1, group = 0;  // in int8
+  std::size_t planes = 1, group = 0;  // for int8
   bool rounds_inputs = false;
 };
 inline constexpr Types kTypes[] = {
@@ -117,7 +117,7 @@ inline constexpr Types kTypes[] = {
     {ElementType::kFloat32, ElementType::kInt8, 2, 32},
     {ElementType::kFloat32, ElementType::kBFloat16, 1, 0, true},
 };
-// The last is for problems of these numbers, as those before it are hashed together.
+// Problems from kRoundedProblems on have the last type. Other problems have the other types, with a common hash.
 inline constexpr std::size_t kRoundedTypes = std::size(kTypes) - 1, kRoundedProblems = 1000000;
 inline void SetTypes(Spec& spec, std::size_t index) {
   spec.type = kTypes[index].type;
@@ -141,7 +141,7 @@ struct Problem {
   std::size_t Length(std::size_t b) const { return has_lengths ? static_cast<std::size_t>(lengths[b]) : T; }
 };
 
-// Every tenth is large enough for several threads, by rows or by units.
+// Returns a problem. Every tenth is large enough for several threads, by rows or by units.
 Problem MakeProblem(std::size_t number);
 
 struct Expected {
@@ -149,14 +149,14 @@ struct Expected {
   double largest = 1;          // of all gates and states
 };
 
-// The solution by plain loops.
+// Solves a problem with plain loops.
 Expected Plainly(const Problem& p);
 
 struct Result {
   Array Y, Y_h, state;
 };
 
-// Memory for the outputs that a problem wants, untouched; and its states.
+// Returns untouched memory for the outputs of a problem, and a copy of its states.
 Result MakeResult(const Problem& p);
 
 std::shared_ptr<const Packed> Pack(const Problem& p, std::size_t target);

@@ -1,8 +1,8 @@
-// What a thread of real time wants to know of a stream's steps: whether they allocate, lock, or call the system, and
-// how long the longest takes. Usage: onegru_real_time FILE [STEPS]; FILE: as onegru_layer_open takes it.
+// Checks whether the steps of a stream allocate memory, lock mutexes or make system calls, and measures their duration.
+// Usage: onegru_real_time LIBRARY FILE [STEPS]; FILE: a path for onegru_layer_open.
 //
-// malloc and its like, and pthread_mutex_lock, are counted in their place; and while steps run, Linux ends the process
-// at any call of the system (seccomp). The clock is read without one.
+// This program replaces malloc, similar functions and pthread_mutex_lock, and counts their calls. While steps run,
+// Linux ends the process at any system call (seccomp). Reading the clock needs none.
 
 #include <dlfcn.h>
 #include <linux/filter.h>
@@ -36,7 +36,7 @@ int Fail(const char* what) {
 }  // namespace
 
 extern "C" {
-#if defined(__GLIBC__)  // others have no second name for what is replaced
+#if defined(__GLIBC__)  // other libraries have no second names for the replaced functions
 void* __libc_malloc(std::size_t size);
 void* __libc_calloc(std::size_t count, std::size_t size);
 void* __libc_realloc(void* memory, std::size_t size);
@@ -85,7 +85,7 @@ int Run(void* library, const char* file, std::size_t steps) {
     return Fail(onegru_error_message());
   }
   onegru_layer_destroy(layer);
-  // Zeros of every type. All that a step takes is there before the first.
+  // Zeros in every type. All memory is allocated before the first step.
   const std::vector<double> X(spec.input_size + 1), score(1);
   std::vector<double> Y(spec.hidden_size), h(spec.hidden_size);
   const void* const attention = spec.attention != ONEGRU_NO_ATTENTION ? score.data() : nullptr;
@@ -94,7 +94,7 @@ int Run(void* library, const char* file, std::size_t steps) {
   now();
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_write, 1, 0),  // at the end
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_write, 1, 0),  // for the result
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
@@ -103,7 +103,7 @@ int Run(void* library, const char* file, std::size_t steps) {
   int status = ONEGRU_OK;
   std::thread([&] {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
-      _exit(Fail("no seccomp here"));
+      _exit(Fail("seccomp is not available"));
     }
     g_allocations = g_locks = 0;
     for (unsigned& each : took) {

@@ -1,4 +1,4 @@
-// What only some operating systems have: tests of it do nothing elsewhere.
+// Features of some operating systems. Their tests do nothing on other systems.
 
 #ifndef ONEGRU_NATIVE_TESTS_SYSTEM_H_
 #define ONEGRU_NATIVE_TESTS_SYSTEM_H_
@@ -14,37 +14,37 @@ inline constexpr bool kForks = false;
 inline constexpr bool kForks = true;
 #endif
 
-// WebAssembly, as `make wasm` builds for it, has one thread, and 32 bits; what is thrown there ends the process.
+// WebAssembly, as built by `make wasm`, has one thread and 32 bits. An exception ends the process.
 #if defined(__wasi__)
 inline constexpr bool kHasThreads = false, kHasExceptions = false;
 #else
 inline constexpr bool kHasThreads = true, kHasExceptions = true;
 #endif
 
-// Runs body(0) … body(count - 1), each on a thread of its own, and waits for them; one after another where there is one
-// thread.
+// Runs body(0) … body(count - 1), each on a separate thread, and waits for them. On systems with one thread, runs them
+// one after another.
 void OnThreads(std::size_t count, const std::function<void(std::size_t)>& body);
 
-// Runs this in a forked child: false if it says false there, or takes so long, as one that waits for a thread that it
-// does not have. Where processes do not fork, runs nothing and is true.
+// Runs a function in a forked child. Returns false if the function does, or if it runs for more than `seconds`, for
+// example because it waits for a thread that a child lacks. Does nothing, and returns true, on systems without fork.
 bool InChild(const std::function<bool()>& run, unsigned seconds = 60);
 
-// Makes this thread like one of an audio host: it runs on one CPU, with real-time priority where that is allowed.
-// Linux only.
+// Makes this thread like one of an audio host: it runs on one CPU, with real-time priority if that is allowed. Only on
+// Linux.
 void BecomeAudioThread();
 
-// Whether this thread is set up as a worker must be, no matter which thread started it: all signals are blocked but
-// those of crashes, the priority is the usual one, and the CPUs are those of the main thread. True elsewhere.
+// Whether this thread is set up like a worker, regardless of the thread that started it: all signals except those of
+// crashes are blocked, the priority is the usual one, and the affinity is the main thread's. True on other systems.
 bool IsUsualWorker();
 
-// ThreadSanitizer lets no child of a process with threads start any.
+// With ThreadSanitizer, a child of a process with threads cannot start threads.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr std::size_t kThreadsOfChildren = 1;
 #else
 inline constexpr std::size_t kThreadsOfChildren = 2;
 #endif
 
-// What lets this thread use the CPUs of the one that calls it that are even, odd, or all, by n % 3. Linux only.
+// Returns a function that gives this thread the even, odd or all CPUs of its caller, by n % 3. Only on Linux.
 std::function<void(std::size_t)> CpusOfThisThread();
 
 }  // namespace onegru

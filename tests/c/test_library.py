@@ -295,7 +295,7 @@ def test_steps_that_are_not_legal() -> None:
     X = draw(1, 2, 3)
     state = stream.state = draw(2, 3)
     for rows in ([0, 0], [2], [-1]):
-        with pytest.raises(StatusError, match="row: each must be a row of the stream, and named once"):
+        with pytest.raises(StatusError, match="row: must be different rows of the stream"):
             stream.run(X[:, : len(rows)], rows=np.array(rows))
     stream.run(X[:, :2], rows=np.array([1, 0]))
     stream.state = state

@@ -276,9 +276,9 @@ print((int(open(statm).read().split()[1]) - before) * os.sysconf("SC_PAGESIZE"))
             {"flush_subnormals": "1", "engine": "reference"},
             "flush_subnormals: '1'; must be 0 with the reference",
         ),
-        ({"thread": "1"}, "thread: no option of this provider; must be one of threads, engine, "),
-        ({"weight-storage": "int8"}, "weight-storage: no option of this provider; must be one of threads"),
-        ({"Engine": "reference"}, "Engine: no option of this provider; must be one of threads"),
+        ({"thread": "1"}, "thread: not an option of this provider; must be one of threads, engine, "),
+        ({"weight-storage": "int8"}, "weight-storage: not an option of this provider; must be one of"),
+        ({"Engine": "reference"}, "Engine: not an option of this provider; must be one of threads"),
     ],
 )
 def test_options_are_honoured_or_refused(options: dict[str, str], message: str) -> None:
