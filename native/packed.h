@@ -8,12 +8,10 @@
 // so that each input of a product reads G adjacent vectors, and several panels are several streams. In bfloat16, pairs
 // of inputs are interleaved: [k / 2][gate][unit][k % 2], except for the last of an odd number. One operation each
 // extracts the two float32 vectors of a vector of pairs. In int8, four inputs are interleaved:
-// [k / 4][gate][unit][k % 4], with zeros after the last. One instruction multiplies the four and adds them to a 32-bit
-// sum.
+// [k / 4][gate][unit][k % 4], with zeros after the last. One instruction multiplies all four into a 32-bit sum.
 //
-// W has the gates z, r, n. With reset after, R has z, r, n. With reset before, R has z and r. The recurrent matrix of
-// n, N, follows it, because it is multiplied with r∘h. Loads of full vectors in a narrow panel, which has no padding,
-// read the data after it.
+// W has the gates z, r, n. With reset after, R has z, r, n. With reset before, R has z and r, and N, the matrix of n,
+// follows it, because it is multiplied with r∘h. Loads of full vectors in a narrow panel read the data after it.
 //
 // In int8, a weight of an output channel (a row of W or R) is an integer in ±127 times the scale of the channel, or of
 // its group within the channel.

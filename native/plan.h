@@ -2,8 +2,7 @@
 //
 // Threads share directions, then rows of the batch, because these need no communication. With few rows, they split the
 // units of a direction, with a barrier after each step. If a core's matrices exceed its second-level cache and each
-// step would wait for them, all threads split the units of one direction after the other. The plan never changes the
-// result.
+// step would wait for them, all threads split the units of each direction in turn. The plan never changes the result.
 
 #ifndef ONEGRU_NATIVE_PLAN_H_
 #define ONEGRU_NATIVE_PLAN_H_
