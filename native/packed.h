@@ -10,8 +10,9 @@
 // extracts the two float32 vectors of a vector of pairs. In int8, four inputs are interleaved:
 // [k / 4][gate][unit][k % 4], with zeros after the last. One instruction multiplies all four into a 32-bit sum.
 //
-// W has the gates z, r, n. With reset after, R has z, r, n. With reset before, R has z and r, and N, the matrix of n,
-// follows it, because it is multiplied with r∘h. Loads of full vectors in a narrow panel read the data after it.
+// W has the gates z, r, n, and so does R with reset after. With reset before, R has z and r, and N, the matrix of n,
+// follows, because it is multiplied with r∘h. A narrow panel has no padding, so full-vector loads read the data after
+// it.
 //
 // In int8, a weight of an output channel (a row of W or R) is an integer in ±127 times the scale of the channel, or of
 // its group within the channel.

@@ -305,8 +305,7 @@ class GradientsOfRows {
     }
   }
 
-  // Computes the gradients with respect to the arguments of z and n, with reset after also of r and to q. Replaces dh
-  // by dh∘z. Returns the gradient with respect to a.
+  // Computes dn, dz and, with reset after, dr and dq. dh becomes dh∘z. Returns da.
   template <bool kAfter>
   HWY_INLINE C Blend(size_t n, C* dh, C a) const {
     const C *const zs = Gate(n, kSavedZ), *const rs = Gate(n, kSavedR);
@@ -342,7 +341,7 @@ class GradientsOfRows {
     return sum;
   }
 
-  // With reset before: computes the gradient with respect to the argument of r, and adds (dn·Rh)∘r to dh.
+  // With reset before: computes dr, and adds (dn·Rh)∘r to dh.
   HWY_INLINE void ByReset(size_t n, const C* drh, size_t slot) const {
     const C *const rs = Gate(n, kSavedR), *const hs = At(c_.h, c_.stride_h, n);
     C *const dr = Gradient(n, 2), *const dh = At(c_.dh, padded_, slot);
@@ -385,7 +384,7 @@ class GradientsOfRows {
     }
   }
 
-  // Skips the inputs after H in a product whose inputs are gates, because they are zero.
+  // Skips the padding after the H units of each gate in a product whose inputs are gates, because it is zero.
   Gemm<C, 1> OfLiveUnits(Gemm<C, 1> op) const {
     if (spec_.H != padded_) op.segment = padded_, op.live = spec_.H;
     return op;
