@@ -11,8 +11,8 @@ namespace onegru {
 namespace {
 
 // The minimum and maximum FLOPs of a direction for which waking a helper pays. The caller cannot take over a direction
-// that a helper has begun, so it must take only milliseconds. Larger calls share each product instead. Reading a weight
-// takes as long as kFlopsOfWeight FLOPs.
+// that a helper has begun, so the maximum takes only milliseconds. Larger calls share each product instead. Reading a
+// weight takes as long as kFlopsOfWeight FLOPs.
 constexpr double kLeastFlops = 1.0e7, kMostFlops = 5.0e8, kFlopsOfWeight = 16;
 
 // Returns whether two threads should run one direction each.

@@ -11,8 +11,8 @@
 
 namespace onegru {
 
-// A mode has the rounding mode, the treatment of subnormals and the exception masks, but not the sticky flags. In the
-// flushing mode, subnormal operands and results are zero.
+// A mode consists of the rounding, the treatment of subnormals and the exception masks, without the sticky flags. In
+// the flushing mode, subnormal operands and results are zero.
 #if defined(__x86_64__)
 inline constexpr std::uint32_t kDefaultFloatMode = 0x1f80;
 inline constexpr std::uint32_t kFlushingFloatMode = kDefaultFloatMode | 0x8040;

@@ -18,7 +18,7 @@
 namespace onegru {
 namespace {
 
-// The bytes of a chunk's buffers, which must stay in the cache.
+// The bytes of a chunk's buffers, few enough to stay in the cache.
 constexpr std::size_t kBytesOfChunk = std::size_t{3} << 19;
 // The minimum rows of a chunk, because each chunk loads and stores all sums of the weight gradients once.
 constexpr std::size_t kMinRows = 256;

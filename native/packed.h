@@ -11,8 +11,7 @@
 // [k / 4][gate][unit][k % 4], with zeros after the last. One instruction multiplies all four into a 32-bit sum.
 //
 // W has the gates z, r, n, and so does R with reset after. With reset before, R has z and r, and N, the matrix of n,
-// follows, because it is multiplied with r∘h. A narrow panel has no padding, so full-vector loads read the data after
-// it.
+// follows, because it is multiplied with r∘h. A narrow panel has no padding: full-vector loads read the data after it.
 //
 // In int8, a weight of an output channel (a row of W or R) is an integer in ±127 times the scale of the channel, or of
 // its group within the channel.

@@ -1,7 +1,7 @@
 // The activation functions, one vector at a time. Included once for each SIMD target.
 //
 // All functions consist of additions, multiplications, fused multiply-adds, divisions and bit operations, in one order,
-// so results are bitwise identical on every target with FMA. NaN results in NaN. The tests measure the largest errors
+// so results are bitwise identical on every target with FMA. NaN propagates. The tests measure the largest errors
 // over the whole float32 range, against float64. docs/accuracy.md lists them.
 
 #include "hwy/highway.h"

@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// a·b + c
+// Returns a·b + c.
 template <class V>
 HWY_INLINE V MultiplyAdd(V a, V b, V c) {
 #if ONEGRU_IS_FUSED
@@ -34,7 +34,7 @@ HWY_INLINE V MultiplyAdd(V a, V b, V c) {
 #endif
 }
 
-// c - a·b
+// Returns c - a·b.
 template <class V>
 HWY_INLINE V NegMultiplyAdd(V a, V b, V c) {
 #if ONEGRU_IS_FUSED

@@ -64,7 +64,7 @@ inline constexpr size_t kSumsEach = kIsInt8<S> && !kInWords<S> ? kPlanesOf<S> : 
 template <class S>
 inline constexpr bool kConvertsInputs = kIsInt8<S> || kIsRounded<S>;
 
-// Whether AMX can multiply.
+// Whether kernels for matrices stored as S can use AMX.
 #if !ONEGRU_AMX || HWY_TARGET != HWY_AVX3
 template <class S>
 inline constexpr bool kHasAmx = false;

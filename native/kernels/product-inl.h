@@ -29,7 +29,7 @@ struct StoredFloat16 {
 struct StoredBFloat16 {
   std::uint16_t bits;
 };
-// Matrices in bfloat16 whose inputs are rounded to bfloat16; see bfloat16-inl.h.
+// bfloat16 matrices with inputs rounded to bfloat16; see bfloat16-inl.h.
 struct StoredRoundedBFloat16 {
   std::uint16_t bits;
 };
@@ -107,8 +107,9 @@ HWY_INLINE void AddInput(D d, const hn::TFromD<D>* const (&x)[kRows], const S* c
     const size_t p = v / kGates, units = p + 1 < kPanels ? size_t{FullWidth<D>::value} : size_t{width};
     return WeightsOf<kLane, kGates>(d, w[p], k, v % kGates, units);
   };
-  // The smaller of the two sets stays in registers while the other is loaded one by one. With 12 sums, 16 registers
-  // have room for three and one. With four and one, the compiler keeps sums in memory, which takes twice as long.
+  // The smaller set, inputs or weights, stays in registers while the other is loaded one by one. With 12 sums, 16
+  // registers have room for three and one. With four and one, the compiler keeps sums in memory, which takes twice as
+  // long.
   if constexpr (kRows < kVectors) {
     V inputs[kRows];
 #pragma GCC unroll 16
@@ -157,7 +158,7 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
       return;
     }
   }
-  if constexpr (std::is_same_v<S, StoredFloat16> && !kHasHalf) {  // converting takes long anyway
+  if constexpr (std::is_same_v<S, StoredFloat16> && !kHasHalf) {  // the conversion is slow anyway
     for (; k < K; ++k) AddInput<PairLane::kUnpaired, kGates>(d, x, w, k, width, sums);
   } else {
 #pragma GCC unroll 4

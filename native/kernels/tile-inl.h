@@ -87,7 +87,7 @@ inline constexpr bool kLargeTiles = true;
 inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 #endif
 
-// The most sums of a tile.
+// The maximum number of sums in a tile.
 inline constexpr size_t kMaxSums = kLargeTiles ? 24 : 12;
 
 // Whether there are few tile shapes: on targets for CPUs from before 2008, and where the code must be small.
@@ -99,7 +99,7 @@ inline constexpr bool kFewTiles = true;
 inline constexpr bool kFewTiles = false;
 #endif
 
-// With up to this many rows, all rows form one tile. int8 of two planes has two sums for each row, so half as many.
+// With up to this many rows, all rows form one tile. int8 with two planes has two sums per row, so half as many.
 inline constexpr size_t kMaxRowsOfOneTile = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
 
 // A sweep computes one or a few panels for more rows than one tile has. These are the most rows of its tiles, and its

@@ -1,5 +1,5 @@
 // Defines ONEGRU_KERNEL: the kernels for matrices stored as ONEGRU_STORED, for AVX3 with AVX-512 VNNI and, if the
-// compiler supports it, AVX2 with AVX-VNNI. Highway's targets with VNNI require more than all CPUs with VNNI have.
+// compiler supports it, AVX2 with AVX-VNNI. Highway's targets with VNNI require features that some CPUs lack.
 // Included once for each target, and compiled for these two.
 
 #define ONEGRU_ARITHMETIC separate_vnni
