@@ -13,8 +13,8 @@
 // W has the gates z, r, n, and so does R with reset after. With reset before, R has z and r, and N, the matrix of n,
 // follows, because it is multiplied with r∘h. A narrow panel has no padding: full-vector loads read the data after it.
 //
-// In int8, a weight of an output channel (a row of W or R) is an integer in ±127 times the scale of the channel, or of
-// its group within the channel.
+// An output channel is a row of W or R. In int8, its weights are integers in ±127 times the scale of the channel, or of
+// their group within the channel.
 
 #ifndef ONEGRU_NATIVE_PACKED_H_
 #define ONEGRU_NATIVE_PACKED_H_

@@ -12,8 +12,8 @@
 namespace onegru {
 namespace {
 
-// A chunk is long enough that handing it over takes little of its time, and short enough that the layers above soon
-// have work, and that a fork, a signal and the caller wait for milliseconds at most.
+// A chunk is so long that handing it over takes little of its time. It is so short that the layers above soon have
+// work, and that a fork, a signal and the caller wait for milliseconds at most.
 constexpr std::size_t kMinSteps = 8, kMaxSteps = 64;
 constexpr std::size_t kChunks = 16;
 constexpr double kMaxFlopsOfChunk = 1.0e8;

@@ -68,7 +68,7 @@ struct Spec {
   Activation g[2];      // of n
   ElementType type;     // of X, h and Y
   ElementType storage;  // of the packed matrices
-  // With int8 matrices: the number of int8 values per input, 1 or 2, and the number of weights of a channel that share
+  // With int8 matrices: the number of int8 values per input, 1 or 2. Then the number of weights of a channel that share
   // a scale, a multiple of 4, or 0 for the whole channel.
   std::size_t planes, group;
   // With bfloat16 matrices: whether inputs and states are rounded to bfloat16 too, for products as in bfloat16-inl.h.

@@ -340,7 +340,7 @@ struct ForeignTasks {
 };
 
 // Measures whether another runtime's pool helps a thread. A pool that runs its tasks one after another, or wakes its
-// threads too late, costs more than it gains, so after kMaxMisses calls onegru tries it only once in kCallsToTry calls.
+// threads too late, costs more than it gains. After kMaxMisses calls, onegru tries it only once in kCallsToTry calls.
 class ForeignPoolProbe {
  public:
   bool IsDue() { return misses_ < kMaxMisses || ++calls_ % kCallsToTry == 0; }

@@ -124,8 +124,8 @@ constexpr size_t RowsOfNext(size_t left) {
 // but no more than there are registers. rows: rows times Op::kSums. All storage types and the gradients use it.
 //
 // Measured on AVX-512, for one row. With 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds
-// begin in a cycle (Zen 5), and 4 cost 15 % more than 1 at H = 64 (Zen 4). With 2 gates, 4 panels are 2 to 5 % slower
-// in single steps, and 1.1 times as fast over time only at H = 64. Prefetching the weights of input k + 16 is 2 to 10 %
+// begin in a cycle (Zen 5). 4 cost 15 % more than 1 at H = 64 (Zen 4). With 2 gates, 4 panels are 2 to 5 % slower in
+// single steps, and 1.1 times as fast over time only at H = 64. Prefetching the weights of input k + 16 is 2 to 10 %
 // slower, from caches and from memory.
 constexpr size_t PanelsOfOneTile(size_t gates, size_t rows) {
   if (kLargeTiles) {
