@@ -111,7 +111,7 @@ constexpr size_t MaxRowsOfSweep(size_t gates) {
 constexpr size_t PanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
 
 // Returns the number of rows of the next tile, usually kMax. If the last tile would have at most half of kMax rows, the
-// last two or three tiles share their rows equally, because small tiles are bound by the latency of multiply-adds.
+// last two or three share their rows equally: small tiles are bound by the latency of multiply-adds.
 template <size_t kMax>
 constexpr size_t RowsOfNext(size_t left) {
   const size_t rest = left % kMax;
