@@ -1,4 +1,4 @@
-// Checks of internal invariants, which no caller can violate.
+// Checks of internal invariants that no caller can violate.
 //
 // ONEGRU_ASSERT is compiled only into test builds and builds for one machine (CMakeLists.txt). ONEGRU_REQUIRE is
 // always compiled: it guards against out-of-bounds writes, where the check costs nothing compared with the work. Both

@@ -10,12 +10,12 @@
 namespace onegru {
 namespace {
 
-// The operations of a direction that pay for waking a helper, and the most: the caller cannot take over what a helper
-// has begun, so it waits for milliseconds at most. Larger calls share each product. Reading a weight takes as long as
-// some operations.
+// The minimum and maximum FLOPs of a direction for which waking a helper pays. The caller cannot take over a direction
+// that a helper has begun, so the maximum takes only milliseconds. Larger calls share each product instead. Reading a
+// weight takes as long as kFlopsOfWeight FLOPs.
 constexpr double kLeastFlops = 1.0e7, kMostFlops = 5.0e8, kFlopsOfWeight = 16;
 
-// Whether two threads run a direction each.
+// Returns whether two threads should run one direction each.
 bool ShouldRunBoth(const FewSteps& s, std::size_t directions) {
   if (directions != 2 || s.threads < 2) return false;
   const double T = static_cast<double>(s.T), H = static_cast<double>(s.H), flops = 2.0 * static_cast<double>(s.B);

@@ -1,5 +1,5 @@
-// A few steps of a few rows on weights as PyTorch has them: row-major, not packed, so that no call pays for packing and
-// nothing goes stale.
+// Short calls: a few steps of a few rows, on weights in PyTorch's row-major layout. Calls do not pay for packing, and
+// no packed copy can become stale.
 
 #ifndef ONEGRU_NATIVE_FEW_STEPS_H_
 #define ONEGRU_NATIVE_FEW_STEPS_H_
@@ -12,32 +12,32 @@
 
 namespace onegru {
 
-// A direction of a call. The gates of the weights are r, z, n. Null data are absent; Y and Y_h must be there.
+// One direction of a call. The weights have the gate order r, z, n. Null data are absent; Y and Y_h are required.
 struct FewSteps {
   std::size_t T, B, I, H;
-  std::size_t threads;  // that share the work, if it is enough
+  std::size_t threads;  // at most; fewer if there is too little work to share
   bool linear_before_reset;
   bool reverse;
   Activation f, g;
-  double clip;        // infinity: none
+  double clip;        // infinity: no clipping
   const void *W, *R;  // [3H, I], [3H, H]
   const void *Wb, *Rb;
   Rows X;                       // [T, B] rows of I
   Rows initial_h;               // [B] rows of H
   Rows attention;               // [T, B] single elements
   const std::int64_t* lengths;  // [B], each in 0…T
-  const std::uint8_t* resets;   // [T, B]: whether the state is set back before the step
-  bool resets_to_initial;       // to initial_h; else to zero
+  const std::uint8_t* resets;   // [T, B]: whether the state is reset before the step
+  bool resets_to_initial;       // to initial_h; otherwise to zero
   bool of_dien;                 // see Spec
   Rows Y;                       // [T, B] rows of H
   Rows Y_h;                     // [B] rows of H
-  Rows gates;                   // [T, B] rows of [5][H] for the gradients: the arguments of r, z and n; h·Rnᵀ + Rbn;
-                                // the state
+  Rows gates;  // [T, B] rows of [5][H], saved for the gradients: the arguments of r, z and n; h·Rnᵀ + Rbn;
+               // the state
 };
 
-// The gradients of a loss by what a direction was given, from those by Y and Y_h. Null data are absent: gradients that
-// are zero or not wanted. Those by weights are written, and those by inputs: or added to, as another direction's are
-// there.
+// The gradients of the loss with respect to the inputs and weights of a direction, given those with respect to Y and
+// Y_h. Null data are absent: gradients that are zero or not requested. The results are overwritten. With `adds`, dX and
+// d_attention are accumulated instead, because they contain the other direction's gradients.
 struct FewStepsGradients {
   FewSteps call;
   Rows dY;           // [T, B] rows of H
@@ -45,7 +45,7 @@ struct FewStepsGradients {
   Rows dX;           // [T, B] rows of I
   Rows d_initial_h;  // [B] rows of H
   Rows d_attention;  // [T, B] single elements
-  bool adds;         // to dX and d_attention
+  bool adds;         // accumulates into dX and d_attention
   void *dW, *dR, *dWb, *dRb;
 };
 
@@ -54,12 +54,12 @@ struct FewStepsKernel {
   void (*gradients)(const FewStepsGradients& steps);
 };
 
-// Throws Unsupported if this build has none.
+// Returns the kernel for a type. Throws Unsupported if this build has none.
 const FewStepsKernel& FewStepsFor(ElementType type, std::size_t target);
 const FewStepsKernel& Float32FewSteps(std::size_t target);
 const FewStepsKernel& Float64FewSteps(std::size_t target);
 
-// The directions of a call, one after the other, or at the same time if that pays; the bits are the same.
+// Runs the directions of a call, sequentially or in parallel, whichever is faster. The results are bitwise identical.
 void RunDirections(const FewStepsKernel& kernel, std::span<const FewSteps> directions);
 void RunDirections(const FewStepsKernel& kernel, bool is_double, std::span<const FewStepsGradients> directions);
 

@@ -1,5 +1,5 @@
-// Conversions between float32 and the bits of float16 and bfloat16: to the nearest, ties to even. Inline, so that loops
-// of them become loops of vectors.
+// Conversions between float32 and the bits of float16 and bfloat16, with rounding to nearest even. The functions are
+// inline, so that the compiler can vectorize loops of them.
 
 #ifndef ONEGRU_NATIVE_FLOAT16_H_
 #define ONEGRU_NATIVE_FLOAT16_H_

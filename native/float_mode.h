@@ -11,8 +11,8 @@
 
 namespace onegru {
 
-// Rounding, treatment of subnormals, exception masks; without the sticky flags. In the flushing mode subnormal numbers
-// are zero, as operands and as results.
+// A mode consists of the rounding, the treatment of subnormals and the exception masks, without the sticky flags. In
+// the flushing mode, subnormal operands and results are zero.
 #if defined(__x86_64__)
 inline constexpr std::uint32_t kDefaultFloatMode = 0x1f80;
 inline constexpr std::uint32_t kFlushingFloatMode = kDefaultFloatMode | 0x8040;
@@ -28,13 +28,13 @@ inline std::uint32_t GetFloatMode() {
   return static_cast<std::uint32_t>(mode);
 }
 inline void SetFloatMode(std::uint32_t mode) { asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{mode})); }
-#elif defined(__wasm__)  // which has no other mode
+#elif defined(__wasm__)  // has only the default mode
 inline constexpr std::uint32_t kDefaultFloatMode = 0, kFlushingFloatMode = 0;
 inline std::uint32_t GetFloatMode() { return kDefaultFloatMode; }
 inline void SetFloatMode(std::uint32_t) {}
 #endif
 
-// Sets IEEE 754's default mode (round to nearest, keep subnormals); restores the caller's at the end.
+// Sets the default mode of IEEE 754: round to nearest, keep subnormals. The destructor restores the caller's mode.
 class DefaultFloatMode {
  public:
   DefaultFloatMode() : saved_(GetFloatMode()) {

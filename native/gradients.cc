@@ -18,25 +18,25 @@
 namespace onegru {
 namespace {
 
-// The memory of a chunk's buffers, so that they stay in cache.
+// The bytes of a chunk's buffers, few enough to stay in the cache.
 constexpr std::size_t kBytesOfChunk = std::size_t{3} << 19;
-// The least rows of a chunk, because all sums of the weights' gradients are loaded and stored once per chunk.
+// The minimum rows of a chunk, because each chunk loads and stores all sums of the weight gradients once.
 constexpr std::size_t kMinRows = 256;
-// From this many FLOPs on it pays to share a task.
+// The minimum FLOPs of a call that is worth sharing.
 constexpr double kFlopsToShare = 4.0e5;
 constexpr std::size_t kLine = 64;
 
-// The steps of the longest row.
+// Returns the number of steps of the longest row.
 std::size_t StepsOf(const GradientCall& call) {
   if (call.B == 0 || call.lengths == nullptr) return call.B == 0 ? 0 : call.T;
   return static_cast<std::size_t>(*std::max_element(call.lengths, call.lengths + call.B));
 }
 
-// The gradients of one direction, in chunks of steps from the last to the first. A chunk has two stages, whose tasks
-// may run at the same time, and as those of the other direction.
+// Computes the gradients of one direction, in chunks of steps from the last to the first. A chunk has two stages. The
+// tasks of a stage can run in parallel, also with those of the other direction.
 class Direction {
  public:
-  // shares: of each stage, at most.
+  // shares: the most tasks of a stage.
   Direction(const Packed& packed, const GradientCall& call, std::size_t d, std::size_t shares)
       : packed_(packed),
         call_(call),
@@ -64,7 +64,7 @@ class Direction {
     if (steps_ != 0) Allocate();
   }
 
-  // Prepares the next chunk; false after the last.
+  // Prepares the next chunk. Returns false after the last.
   bool NextChunk() {
     if (end_ == 0) return false;
     const std::size_t begin = (end_ - 1) / chunk_steps_ * chunk_steps_;
@@ -98,11 +98,11 @@ class Direction {
   }
   void RunWeights(std::size_t i) const {
     const std::size_t tasks = weight_tasks();
-    if (i >= tasks) return;  // those of the other direction
+    if (i >= tasks) return;  // the other direction has more tasks
     kernel_.weights(chunk_, panels() * i / tasks, panels() * (i + 1) / tasks, scratch_ + i * scratch_size_);
   }
 
-  // Writes the gradients by the weights.
+  // Writes the weight gradients.
   void Finish() const {
     if (steps_ == 0) return;
     const auto& by = call_.by[d_];
@@ -124,7 +124,7 @@ class Direction {
   std::size_t Length(std::size_t slot) const {
     return call_.lengths == nullptr ? call_.T : static_cast<std::size_t>(call_.lengths[order_[slot]]);
   }
-  // An odd number of cache lines from one row to the next, so that columns do not share sets of a cache.
+  // Returns the stride of rows: an odd number of cache lines, so that columns do not map to the same cache sets.
   std::size_t Stride(std::size_t numbers) const {
     std::size_t lines = (numbers * size_ + kLine - 1) / kLine;
     lines += lines % 2 == 0;
@@ -144,7 +144,7 @@ class Direction {
     chunk_.end = chunk_steps_;
     const bool after = spec_.linear_before_reset;
     groups_ = std::min(shares_, call_.B);
-    // The two stages take turns.
+    // The stages run one after the other, so they share this memory.
     scratch_size_ = std::max(kernel_.scratch_size(chunk_, (call_.B + groups_ - 1) / groups_),
                              RoundUpTo(kLine, kernel_.weights_scratch_size(chunk_, chunk_rows_)));
     MemoryLayout layout;
@@ -183,7 +183,7 @@ class Direction {
     chunk_.by_rh = base + by_rh;
   }
 
-  // Copies z, r and n, blocks of rows at `from`, to their places, without the padding.
+  // Copies z, r and n, blocks of rows at `from`, to their positions, without the padding.
   void Unpad(const void* from, const std::size_t (&blocks)[3], const std::size_t (&places)[3], std::size_t rows,
              std::size_t padded_rows, std::size_t columns, std::size_t padded, void* to) const {
     for (std::size_t gate = 0; gate < 3; ++gate) {
@@ -210,7 +210,7 @@ class Direction {
   unsigned char* scratch_ = nullptr;
 };
 
-// Computes directions of the same steps, one, or both at the same time.
+// Computes one direction, or two with the same steps in parallel.
 void RunTogether(Direction& first, Direction* second, std::size_t threads) {
   const std::size_t count = second == nullptr ? 1 : 2;
   const auto direction = [&](std::size_t i) -> Direction& { return i % count == 0 ? first : *second; };
@@ -224,7 +224,7 @@ void RunTogether(Direction& first, Direction* second, std::size_t threads) {
   }
 }
 
-// How many shares of a direction keep all threads busy with both.
+// Returns the number of shares per direction that keeps all threads busy with both.
 std::size_t SharesOfBoth(std::size_t threads) { return threads % 2 == 0 ? threads / 2 : threads; }
 
 template <class C>

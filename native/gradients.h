@@ -12,9 +12,9 @@
 
 namespace onegru {
 
-// A call whose outputs are known, the gradients of a loss by them, and where the gradients by its inputs go. All
-// numbers are of the type that is computed in. Null data are absent: inputs that were not given, gradients that are
-// zero or not wanted.
+// A completed call, the gradients of the loss with respect to its outputs, and the arrays for those with respect to its
+// inputs. All elements have the compute type. Null data are absent: inputs that were not passed, and gradients that are
+// zero or not requested.
 struct GradientCall {
   std::size_t T;
   std::size_t B;
@@ -22,72 +22,72 @@ struct GradientCall {
   Rows initial_h;               // [D, B] rows of H
   const std::int64_t* lengths;  // [B]
   Rows attention;               // [T, B] single elements
-  const std::uint8_t* resets;   // [T, B]: whether the state is set back before the step
-  bool resets_to_initial;       // to initial_h; else to zero
+  const std::uint8_t* resets;   // [T, B]: whether the state is reset before the step
+  bool resets_to_initial;       // to initial_h; otherwise to zero
   Rows Y;                       // [T, D, B] rows of H
-  Rows gates;                   // as Call::gates; null: they are computed again
+  Rows gates;                   // as Call::gates; null: they are recomputed
   Rows dY;                      // [T, D, B] rows of H
   Rows dY_h;                    // [D, B] rows of H
-  GivenWeights weights[2];      // of each direction; the biases are not needed
-  GateOrder order;              // of these and of the gradients by them
+  GivenWeights weights[2];      // of each direction; biases are not used
+  GateOrder order;              // of the weights and their gradients
   Rows dX;                      // [T, B] rows of I
   struct {
     void *W, *R, *Wb, *Rb;
-  } by[2];           // of the shapes of the weights
+  } by[2];           // weight gradients of each direction, in the shapes of the weights
   Rows d_initial_h;  // [D, B] rows of H
   Rows d_attention;  // [T, B] single elements
 };
 
-// A chunk of steps of one direction. Rows of the batch have slots, the longest first, so the active ones of a step are
-// the first slots. A step of a slot has a row n in each buffer.
+// A chunk of steps of one direction. Each row of the batch has a slot, longest rows first, so the active rows of a step
+// are in the first slots. Each pair of a step and a slot has a row n in every buffer.
 struct GradientChunk {
   const Packed* packed;
   const GradientCall* call;
   std::size_t d;
   const std::int32_t* order;                           // the row of the batch in each slot
   std::size_t begin, end;                              // the steps, in the order of processing
-  const std::size_t* active;                           // of each step since `begin`: how many slots have it
-  const std::size_t* first;                            // and the n of its first slot
-  std::size_t rows;                                    // all n
-  std::size_t stride_x, stride_h, stride_s, stride_g;  // from one n to the next
+  const std::size_t* active;                           // for each step from `begin` on: the number of active slots
+  const std::size_t* first;                            // for each of these steps: the n of its first slot
+  std::size_t rows;                                    // the number of rows n
+  std::size_t stride_x, stride_h, stride_s, stride_g;  // elements from one n to the next
   void* x;                                             // [n][I]: X
   void* h;                                             // [n][H]: the state before the step
-  void* s;                                             // [n][SavedGate][H]: gates that are computed again
-  void** gates;       // [n]: where its gates are; q is h·Rhᵀ + Rbh with reset after, r∘h with reset before
-  void* g;            // [n][4][H]: the gradients by the arguments of n, z and r; and by q
-  void* dh;           // [slot][H]: the gradient by the state
-  const void* by_h;   // R for the products with the gradients, packed
-  const void* by_x;   // W likewise
-  const void* by_rh;  // reset before: R of n likewise
-  void* dW;           // [n, z, r][H][I], sums so far
+  void* s;                                             // [n][SavedGate][H]: the recomputed gates
+  void** gates;       // [n]: the gates of n; q is h·Rhᵀ + Rbh with reset after, r∘h with reset before
+  void* g;            // [n][4][H]: the gradients with respect to the arguments of n, z and r, and to q
+  void* dh;           // [slot][H]: the gradient with respect to the state
+  const void* by_h;   // R, packed for products with the gradients
+  const void* by_x;   // W, packed for products with the gradients
+  const void* by_rh;  // with reset before: R of n, packed for products with the gradients
+  void* dW;           // [n, z, r][H][I]: the sums so far
   void* dR;           // [n, z, r][H][H]
   void* dB;           // [n, z, r, q][H]
 };
 
 struct GradientKernel {
   std::size_t lanes;
-  // The numbers that a gradient's matrix takes: [K, N] in panels of whole vectors.
+  // Returns the bytes of a packed matrix [K, N], in panels of full vectors.
   std::size_t (*packed_size)(std::size_t K, std::size_t N);
-  // Packs gates of a matrix [3H, N], rows of H units each, in this order, padded to whole vectors.
+  // Packs the given gates of a matrix [3H, N], in this order. Each gate has H rows, padded to full vectors.
   void (*pack)(const void* matrix, std::size_t H, std::size_t N, const std::size_t* gates, std::size_t count,
                void* packed);
-  // Gates, gradients by them, by the states and by X, of some slots. scratch: scratch_size bytes.
+  // Computes some slots' gates and gradients with respect to gates, states and X. scratch: scratch_size bytes.
   void (*rows)(const GradientChunk& chunk, std::size_t first_slot, std::size_t last_slot, unsigned char* scratch);
   std::size_t (*scratch_size)(const GradientChunk& chunk, std::size_t slots);
   std::size_t (*weights_scratch_size)(const GradientChunk& chunk, std::size_t rows);
-  // Adds to the gradients by W, R and B, of the columns of X and h in some panels.
+  // Accumulates the gradients with respect to W, R and B, for the columns of X and h in some panels.
   void (*weights)(const GradientChunk& chunk, std::size_t first_panel, std::size_t last_panel, unsigned char* scratch);
 };
 
-// Throws Unsupported if this build has none.
+// Returns the kernel for a type. Throws Unsupported if this build has none.
 const GradientKernel& GradientKernelFor(ElementType type, std::size_t target);
 const GradientKernel& Float32GradientKernel(std::size_t target);
 const GradientKernel& Float64GradientKernel(std::size_t target);
 
-// Runs a call that saves its gates, rows of the batch on several threads.
+// Runs a call that saves its gates. Threads share the directions and the rows of the batch.
 void RunSaving(const std::shared_ptr<const Packed>& packed, const Call& call);
 
-// Computes the gradients, on this thread or several; the bits do not depend on how many.
+// Computes the gradients. The results are bitwise identical for any number of threads.
 void Gradients(const Packed& packed, const GradientCall& call);
 
 }  // namespace onegru

@@ -19,94 +19,94 @@ struct WorkItem {
   const Packed* packed;
   const Call* call;
   std::size_t d;                                          // the direction
-  const std::int32_t* order;                              // the rows, the longest first; null for row, row + 1, …
+  const std::int32_t* order;                              // the rows, the longest first; null: row, row + 1, …
   std::size_t row;                                        // the first row
   std::size_t stride;                                     // the distance of rows in `order`
-  std::size_t rows;                                       // how many
-  std::size_t rows_at_once;                               // how many are processed together
-  std::size_t x_rows_at_once;                             // at most, how many rows of X are projected together
+  std::size_t rows;                                       // the number of rows
+  std::size_t rows_at_once;                               // rows that are processed together
+  std::size_t x_rows_at_once;                             // the most rows of X that are projected together
   unsigned char* scratch;                                 // the leader's
-  Claim* claim = nullptr;                                 // the helper's, if one has the item
+  Claim* claim = nullptr;                                 // the helper's, if a helper computes the item
   Crew* crew = nullptr;                                   // the threads that may split its units
-  std::size_t expected_helpers = 0;                       // how many of them are about to join
-  std::chrono::nanoseconds wait_budget = kGatherTimeout;  // how long to wait for those
+  std::size_t expected_helpers = 0;                       // the number of them that are about to join
+  std::chrono::nanoseconds wait_budget = kGatherTimeout;  // how long to wait for them
   Claim::Checkpoint from{};                               // where to begin
 };
 
 struct Kernel {
-  std::size_t lanes;  // units to a panel
-  // Computes an item, with those of its crew who join.
+  std::size_t lanes;  // units per panel
+  // Computes an item, with the members of its crew that join.
   void (*lead)(const WorkItem& item);
-  // Takes part in an epoch of an item that another thread leads. scratch: this member's own.
+  // Joins an epoch of an item that another thread leads. scratch: this member's own memory.
   void (*join)(const WorkItem& item, Epoch& epoch, std::size_t member, unsigned char* scratch);
-  // Sets up an item's sequence in `memory`, sequence_bytes bytes, without a claim or a crew. `run` leads it once for
+  // `set_up` prepares an item without a claim or a crew in `memory`, sequence_bytes bytes. `run` computes it, once for
   // each call that differs only in its arrays.
   std::size_t sequence_bytes;
   void (*set_up)(const WorkItem& item, void* memory);
   void (*run)(void* memory);
-  // Computes two items on one thread, alternating step by step to hide latency. Neither has more than rows_at_once
-  // rows.
+  // Computes two items on one thread, alternating step by step to hide latency. Each has at most rows_at_once rows.
   void (*run_pair)(const WorkItem& first, const WorkItem& second);
-  // y[i] = f(x[i]), count a multiple of lanes; for tests of accuracy.
+  // Computes y[i] = f(x[i]) for accuracy tests. `count` is a multiple of lanes.
   void (*activate)(const Activation& activation, std::size_t count, const void* x, void* y);
 };
 
-// The kernels for a layer, for each target of target_list.h. Throws Unsupported if this build has none.
+// Returns the kernels for a layer and a target of target_list.h. Throws Unsupported if this build has none.
 const Kernel& KernelFor(const Spec& spec, std::size_t target);
-// Whether this build has kernels for matrices of this type.
+// Returns whether this build has kernels for matrices of this type.
 bool HasKernels(ElementType storage);
 const Kernel& Float32Kernel(std::size_t target);
 const Kernel& Float64Kernel(std::size_t target);
 const Kernel& Float16Kernel(std::size_t target);
 const Kernel& BFloat16Kernel(std::size_t target);
-const Kernel& RoundedBFloat16Kernel(std::size_t target);  // inputs are rounded, too
-const Kernel& Int8Kernel(std::size_t target);             // inputs of one plane
-const Kernel& Int8By16Kernel(std::size_t target);         // of two
-const Kernel& Int8VnniKernel(std::size_t target);         // the same by VNNI
+const Kernel& RoundedBFloat16Kernel(std::size_t target);  // also rounds inputs
+const Kernel& Int8Kernel(std::size_t target);             // one plane per input
+const Kernel& Int8By16Kernel(std::size_t target);         // two planes per input
+const Kernel& Int8VnniKernel(std::size_t target);         // with VNNI
 const Kernel& Int8By16VnniKernel(std::size_t target);
 
-// For how many steps of a single row the products with x are computed together, ahead of time.
+// The number of steps of a single row whose products with x are computed together, ahead of time.
 inline constexpr std::size_t kAheadRows = 8;
-// A matrix of this many bytes is larger than second-level caches.
+// A matrix of this many bytes exceeds second-level caches.
 inline constexpr std::size_t kLargeMatrix = 8 << 20;
-// The number of rows of X that one pass over such a W serves.
+// The number of rows of X in one pass over such a W.
 inline constexpr std::size_t kRowsPerSweepOfLargeW = 64;
 
-// A row of K inputs in int8: its scale, then planes of this many bytes, in whole cache lines, as AMX reads them.
+// A row of K int8 inputs has its scale, then planes of this many bytes: full cache lines, which AMX reads.
 inline constexpr std::size_t kQuantizedHeader = 64;
 constexpr std::size_t QuantizedPlane(std::size_t K) { return (K + 63) / 64 * 64; }
-// The most inputs that are multiplied as words of 16 bits, see int8-inl.h: of two planes, more are two words each.
+// The most inputs with two planes that are multiplied as one 16-bit word each. With more, each is two words: see
+// int8-inl.h.
 inline constexpr std::size_t kMaxInWords = 1040;
 constexpr std::size_t QuantizedRow(std::size_t planes, std::size_t K) {
   return kQuantizedHeader + planes * QuantizedPlane(K) * (planes == 2 && K > kMaxInWords ? 2 : 1);
 }
 
-// A row of K inputs that are rounded to bfloat16: in float32, then, for AMX, in bfloat16.
+// Returns the bytes of K inputs that are rounded to bfloat16: stored in float32 and, for AMX, in bfloat16.
 constexpr std::size_t RoundedRow(std::size_t K) { return RoundUpTo(kBlock, K) * (sizeof(float) + 2); }
 
-// Bytes of a row of K inputs that is converted for its products; 0 if inputs are multiplied as they are.
+// Returns the bytes of a row of K converted inputs; 0 if inputs are multiplied without conversion.
 constexpr std::size_t ConvertedRow(const Spec& spec, std::size_t K) {
   return spec.storage == ElementType::kInt8 ? QuantizedRow(spec.planes, K) : spec.rounds_inputs ? RoundedRow(K) : 0;
 }
 
-// The mode that a layer's kernels compute in.
+// Returns the floating-point mode of a layer's kernels.
 inline std::uint32_t FloatModeOf(const Spec& spec) {
   return spec.rounds_inputs ? kFlushingFloatMode : kDefaultFloatMode;
 }
 
-// Whose scratch memory it is.
+// The owner of scratch memory.
 enum class ScratchOwner {
-  kCaller,  // leads, and may touch the caller's memory
-  kHelper,  // leads, with copies of inputs, and with outputs and states to hand over
+  kCaller,  // leads, and may access the caller's memory
+  kHelper,  // leads, with copies of inputs, and buffers for outputs and states
   kEpoch,   // shared by the members
-  kMember,  // a member's own
+  kMember,  // of one member
 };
 
 // The parts of scratch memory, as byte offsets.
 struct ScratchPlan {
   std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, x_converted, h_converted, sums, y, states, bytes;
 
-  // `computed`: the size of a number.
+  // `computed`: the bytes of an element.
   ScratchPlan(ScratchOwner owner, const Packed& packed, std::size_t computed, std::size_t rows_at_once,
               std::size_t x_rows_at_once) {
     const Spec& spec = packed.spec();
@@ -114,7 +114,7 @@ struct ScratchPlan {
     const bool steps = owner != ScratchOwner::kMember, own = owner != ScratchOwner::kEpoch;
     const bool copies = owner == ScratchOwner::kHelper || SizeOf(spec.type) != computed;
     const std::size_t before = spec.linear_before_reset ? 0 : 1;
-    const std::size_t chunks = 2 * x_rows_at_once;  // one under way and the next
+    const std::size_t chunks = 2 * x_rows_at_once;  // the current chunk and the next
     MemoryLayout layout;
     const auto reserve = [&](bool is_wanted, std::size_t size) { return layout.Reserve(is_wanted ? size : 0); };
     h = reserve(steps, (own ? 2 : 4) * rows_at_once * row);
@@ -136,22 +136,22 @@ struct ScratchPlan {
   }
 };
 
-// Another runtime's thread pool: `run` calls task(data, 0…count - 1), in parallel or one after another, and returns
-// when all have returned.
+// Another runtime's thread pool. `run` calls task(data, 0…count - 1), in parallel or sequentially, and returns when all
+// tasks have returned.
 struct ForeignPool {
   void (*run)(void* pool, std::size_t count, void (*task)(void* data, std::size_t index), void* data);
   void* pool;
   std::size_t threads;
 };
 
-// Runs a call, on this thread or several: ours, or those of `pool`. `call.token` may stop it.
+// Runs a call on one or several threads: onegru's, or those of `pool`. `call.token` can cancel it.
 void Run(const std::shared_ptr<const Packed>& packed, const Call& call, const ForeignPool* pool = nullptr);
 
-// Runs a direction of a call, on this thread.
+// Runs a direction of a call on this thread.
 void RunDirection(const Packed& packed, const Call& call, std::size_t d);
 
-// The calls of a stream of one direction, without lengths, on one thread and in the stream's memory: nothing is
-// allocated, locked, or asked of the system. The plan and the kernel's set-up are kept until B or T changes.
+// The calls of a stream with one direction and without lengths. They run on one thread, in the stream's memory: they
+// allocate nothing, take no locks and make no system calls. The plan and the set-up are kept until B or T changes.
 class StreamCalls {
  public:
   // memory: Bytes(packed, rows) bytes for calls of at most `rows` rows.
@@ -160,7 +160,7 @@ class StreamCalls {
   StreamCalls& operator=(const StreamCalls&) = delete;
 
   static std::size_t Bytes(const Packed& packed, std::size_t rows);
-  // The next call. It keeps its values, so that a short call sets only those that change.
+  // Returns the next call. It keeps its values, so the caller of a short call sets only those that change.
   Call& next() { return call_; }
   void Run();
 
@@ -170,12 +170,12 @@ class StreamCalls {
   const Packed& packed_;
   const Kernel& kernel_;
   unsigned char* const memory_;
-  std::size_t B_ = 0, T_ = 0;  // of the call that is set up
+  std::size_t B_ = 0, T_ = 0;  // of the prepared call
   Call call_{};
   WorkItem item_{};
 };
 
-// The most scratch of a call of this layer, for any T and at most `most_threads` threads.
+// Returns the most scratch that a call of this layer needs, for any T and at most `most_threads` threads.
 std::size_t ScratchBound(const Packed& packed, std::size_t B, std::size_t most_threads);
 
 }  // namespace onegru

@@ -1,4 +1,4 @@
-// The kernels of this build. No other unit knows which ones it has: CMake defines ONEGRU_HAS_… as 0 or 1 for this file.
+// The kernels of this build. Only this file knows which ones it has: CMake defines ONEGRU_HAS_… as 0 or 1 for it.
 
 #include <string>
 
@@ -41,7 +41,7 @@ const Kernel& KernelFor(const Spec& spec, std::size_t target) {
     case ElementType::kBFloat16:
       if constexpr (ONEGRU_HAS_BFLOAT16) {
         if (!spec.rounds_inputs) return BFloat16Kernel(target);
-        MayUseAmx(target, true);  // asks the system for AMX now, as a step must not
+        MayUseAmx(target, true);  // requests AMX from the system now, because a step must not
         return RoundedBFloat16Kernel(target);
       }
       ThrowMissing("bfloat16 weights");

@@ -22,7 +22,7 @@ namespace onegru {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-// From this size on huge pages pay: NumPy's own figure.
+// From this size on, huge pages are faster. NumPy uses the same threshold.
 constexpr std::size_t kHugeFrom = 4 << 20;
 
 }  // namespace
@@ -51,7 +51,7 @@ void* MemoryPool::Allocate(std::size_t bytes) noexcept {
     Leaving leaving;
     const std::lock_guard lock(mutex_);
     RemoveOld(Clock::now(), leaving);
-    // The best fit that wastes at most a quarter; among equals the latest, which may still be in the cache.
+    // The best fit that wastes at most a quarter. Of equal blocks, the most recent, which may still be in the cache.
     std::size_t best = count_;
     for (std::size_t i = count_; i-- > 0;) {
       const std::size_t size = blocks_[i]->size;
@@ -133,8 +133,8 @@ namespace {
 
 constinit MemoryPool* g_pool = nullptr;
 
-// Created when the library is loaded: a fork while another thread creates it would deadlock the child. An initialiser
-// of a program that links the static library may ask before that; there is one thread then.
+// Creates the pool when the library is loaded: a fork during its creation by another thread would deadlock the child.
+// An initialiser of a program with the static library may request the pool earlier, but then there is only one thread.
 [[maybe_unused]] const bool g_is_made = (ThePool(), true);
 
 }  // namespace

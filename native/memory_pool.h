@@ -1,7 +1,7 @@
-// A memory pool for the large arrays that calls return: fresh pages cost more than the arithmetic.
+// A memory pool for the large arrays that calls return, because fresh pages cost more than the arithmetic.
 //
-// Freed blocks are kept, up to a bound, for the next array of about that size. Blocks unused for a while go back to
-// the system at the next allocation or deallocation, or at once by Release.
+// The pool keeps freed blocks, up to a limit, for the next array of similar size. It returns blocks that were unused
+// for a while to the system, at the next allocation or deallocation. Release returns all at once.
 
 #ifndef ONEGRU_NATIVE_MEMORY_POOL_H_
 #define ONEGRU_NATIVE_MEMORY_POOL_H_
@@ -27,20 +27,20 @@ class MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  // As malloc, realloc and free; aligned. Null if there is no memory.
+  // Like malloc, realloc and free, but aligned. Return null if memory is exhausted.
   void* Allocate(std::size_t bytes) noexcept;
   void* Reallocate(void* data, std::size_t bytes) noexcept;
   void Free(void* data) noexcept;
 
-  // Gives all kept blocks back to the system; returns their bytes.
+  // Returns all kept blocks to the system, and their total bytes to the caller.
   std::size_t Release() noexcept;
   std::size_t bytes_kept() noexcept;
 
-  // Held while the process forks, so that the child finds the pool consistent.
+  // Locked while the process forks, so that the pool is consistent in the child.
   system::Mutex& mutex() { return mutex_; }
 
  private:
-  // Its data begin kAlignment bytes after it.
+  // The header of a block. The data begin kAlignment bytes after it.
   struct Block {
     std::size_t size;  // of the data
     Clock::time_point freed;
@@ -49,7 +49,7 @@ class MemoryPool {
   };
   static_assert(sizeof(Block) <= kAlignment);
 
-  // Blocks that leave the pool; given back once the mutex is released.
+  // Blocks that leave the pool, which are freed after the mutex is released.
   class Leaving;
 
   static Block* BlockOf(void* data) { return reinterpret_cast<Block*>(static_cast<char*>(data) - kAlignment); }
@@ -65,13 +65,13 @@ class MemoryPool {
   std::size_t bytes_ = 0;
 };
 
-// The pool of the process. It is never destroyed, as arrays may outlive everything.
+// Returns the pool of the process, which is never destroyed, because arrays may outlive everything else.
 MemoryPool& ThePool();
 
 struct BackToThePool {
   void operator()(void* pointer) const { ThePool().Free(pointer); }
 };
-// Memory for the duration of a call, from the pool; zeros, or uninitialized.
+// Memory from the pool for the duration of a call, zeroed or uninitialized.
 using PooledBytes = std::unique_ptr<unsigned char, BackToThePool>;
 PooledBytes AllocatePooled(std::size_t bytes, bool zeroed = true);
 

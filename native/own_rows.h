@@ -1,4 +1,4 @@
-// Sums of two directions that are computed at the same time.
+// Sums over two directions that run in parallel.
 
 #ifndef ONEGRU_NATIVE_OWN_ROWS_H_
 #define ONEGRU_NATIVE_OWN_ROWS_H_
@@ -11,12 +11,12 @@
 
 namespace onegru {
 
-// What the second direction adds to rows, while the first one adds to the same rows on another thread. Afterwards each
-// number is added to the first one's, so that the order of sums is that of one direction after the other.
+// Separate rows for the sums of the second direction, while the first direction accumulates into the shared rows on
+// another thread. AddToShared then adds them, so the order of sums is that of sequential directions.
 template <class C>
 class OwnRows {
  public:
-  // rows: [T, B] rows of `width` numbers, in whose place the second direction gets its own.
+  // Replaces `rows`, [T, B] rows of `width` elements, by separate rows for the second direction.
   OwnRows(std::size_t T, std::size_t B, std::size_t width, Rows* rows)
       : T_(T), B_(B), width_(width), shared_(*rows), memory_(AllocatePooled(T * B * width * sizeof(C))) {
     C* const numbers = reinterpret_cast<C*>(memory_.get());

@@ -1,4 +1,4 @@
-// A matrix into the packed layout of int8 and back.
+// Conversion of a matrix to the packed int8 layout and back.
 
 #ifndef ONEGRU_NATIVE_PACK_INT8_H_
 #define ONEGRU_NATIVE_PACK_INT8_H_
@@ -12,13 +12,13 @@
 
 namespace onegru {
 
-// The offset of an element in a panel of int8.
+// Returns the offset of an element in an int8 panel.
 inline std::size_t PlaceInQuads(std::size_t gates, std::size_t width, std::size_t k, std::size_t gate,
                                 std::size_t unit) {
   return ((k / kQuad * gates + gate) * width + unit) * kQuad + k % kQuad;
 }
 
-// Packs `gates` of M [3H, K] in int8: its weights, and the scale and correction of each channel.
+// Packs `gates` of M [3H, K]: the int8 weights, and the scale and correction of each channel.
 template <std::size_t kGates>
 void PackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const float* M,
               const std::size_t (&gates)[kGates], std::int8_t* to, float* scale, std::int32_t* correction) {
@@ -46,7 +46,7 @@ void PackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const f
   }
 }
 
-// The reverse, as numbers.
+// The inverse of PackInt8. Writes the weights as floats.
 template <std::size_t kGates>
 void UnpackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const void* from, const Channels& channels,
                 const std::size_t (&gates)[kGates], float* M) {

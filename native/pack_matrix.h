@@ -1,4 +1,4 @@
-// A matrix into the packed layout and back, where each weight is a float.
+// Conversion of a matrix to the packed floating-point layouts and back.
 
 #ifndef ONEGRU_NATIVE_PACK_MATRIX_H_
 #define ONEGRU_NATIVE_PACK_MATRIX_H_
@@ -13,7 +13,7 @@
 
 namespace onegru {
 
-// The offset of an element in a panel.
+// Returns the offset of an element in a panel.
 inline std::size_t Place(ElementType storage, std::size_t K, std::size_t gates, std::size_t width, std::size_t k,
                          std::size_t gate, std::size_t unit) {
   if (!IsPairInterleaved(storage) || k == K / 2 * 2) return (k * gates + gate) * width + unit;
@@ -37,7 +37,7 @@ void Put(ElementType storage, unsigned char* to, std::size_t index, T value) {
   }
 }
 
-// A block of four rows of four numbers as four columns.
+// Transposes a block of 4 x 4 elements.
 template <class T>
 void Transpose4(const T* from, std::size_t from_stride, T* to, std::size_t to_stride) {
   using V [[gnu::vector_size(4 * sizeof(T))]] = T;
@@ -45,7 +45,7 @@ void Transpose4(const T* from, std::size_t from_stride, T* to, std::size_t to_st
   for (std::size_t i = 0; i < 4; ++i) std::memcpy(&rows[i], from + i * from_stride, sizeof(V));
 #if defined(__clang__)
 #define ONEGRU_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else  // GCC 11 has no other
+#else  // GCC 11 has only this function
   using Places [[gnu::vector_size(4 * sizeof(T))]] = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
 #define ONEGRU_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Places{__VA_ARGS__})
 #endif
@@ -57,7 +57,7 @@ void Transpose4(const T* from, std::size_t from_stride, T* to, std::size_t to_st
   for (std::size_t i = 0; i < 4; ++i) std::memcpy(to + i * to_stride, &columns[i], sizeof(V));
 }
 
-// PackMatrix of whole panels that keep their type, in blocks.
+// PackMatrix for a full panel without conversion, in blocks of 4 x 4.
 template <class T, std::size_t kGates>
 void PackPanel(const Geometry& geometry, std::size_t K, const T* M, const std::size_t (&gates)[kGates],
                std::size_t panel, T* to) {
@@ -75,7 +75,7 @@ void PackPanel(const Geometry& geometry, std::size_t K, const T* M, const std::s
   }
 }
 
-// Packs `gates` of M [3H, K], named by their places there.
+// Packs `gates` of M [3H, K], given by their positions in M.
 template <class T, std::size_t kGates>
 void PackMatrix(const Spec& spec, const Geometry& geometry, std::size_t K, const T* M,
                 const std::size_t (&gates)[kGates], unsigned char* to) {
@@ -120,7 +120,7 @@ T Get(ElementType storage, const unsigned char* from, std::size_t index) {
   return static_cast<T>(FromBFloat16Bits(get(std::uint16_t{})));
 }
 
-// The reverse of PackMatrix.
+// The inverse of PackMatrix.
 template <class T, std::size_t kGates>
 void UnpackMatrix(const Spec& spec, const Geometry& geometry, std::size_t K, const void* from,
                   const std::size_t (&gates)[kGates], T* M) {

@@ -18,7 +18,7 @@ namespace {
 
 std::size_t RoundUp(std::size_t bytes) { return RoundUpTo(kAlignment, bytes); }
 
-// The initial value of each sum. With reset before, all biases of n are outside r.
+// Packs the initial value of each sum. With reset before, r scales no bias of n.
 template <class T>
 void PackBiases(const Spec& spec, const Geometry& geometry, const T* Wb, const T* Rb, const GateOrder& order, T* bx,
                 T* bn) {
@@ -34,8 +34,8 @@ void PackBiases(const Spec& spec, const Geometry& geometry, const T* Wb, const T
   }
 }
 
-// A matrix R of this many bytes leaves no room in the second-level cache, or is beyond it: then fewer bytes are faster.
-// Measured on an Intel Xeon with 2 MiB: 1.2 to 1.5 times with 384 units, 1.5 to 2.3 times with 512, no gain with 256.
+// A matrix R of this many bytes fills or exceeds the second-level cache, so fewer bytes are faster. Measured on an
+// Intel Xeon with 2 MiB: 1.2 to 1.5 times with 384 units, 1.5 to 2.3 times with 512, no gain with 256.
 constexpr std::size_t kLeastToShrink = 3 << 19;
 
 bool IsLossless(ElementType storage, const float* weights, std::size_t count) {
@@ -46,12 +46,12 @@ bool IsLossless(ElementType storage, const float* weights, std::size_t count) {
   });
 }
 
-// The spec that keeps weights in 16 bits if they lose nothing by it.
+// Returns the spec, with 16-bit storage if it represents all weights exactly.
 Spec WithLosslessStorage(const Spec& spec, std::size_t target, const void* W, const void* R) {
   Spec found = spec;
   const std::size_t channels = 3 * spec.D * spec.H;
   const bool is_float = spec.type == ElementType::kFloat32 && spec.storage == ElementType::kFloat32;
-  // Targets without FMA take long to convert float16.
+  // Targets without FMA are slow at converting float16.
   if (!is_float || 3 * spec.H * spec.H * sizeof(float) < kLeastToShrink || !CompiledTargets()[target].native_fma) {
     return found;
   }
@@ -77,8 +77,8 @@ std::shared_ptr<const Packed> PackForRuns(const Spec& spec, const void* W, const
 void AlignedDelete::operator()(void* pointer) const { system::Free(pointer); }
 
 AlignedBytes AllocateAligned(std::size_t bytes) {
-  // Huge pages where they fit: no TLB misses in a sweep over a matrix, and prefetchers, which stop at page ends, keep
-  // going.
+  // Uses huge pages if they fit: a sweep over a matrix then has no TLB misses, and prefetchers, which stop at the end
+  // of a page, continue.
   const std::size_t huge = bytes / system::kHugePage * system::kHugePage;
   const std::size_t alignment = huge ? system::kHugePage : kAlignment;
   bytes = RoundUp(bytes);
@@ -112,7 +112,7 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
   const Spec& spec = spec_;
   const std::size_t computed = ComputedSize(spec.type);
   const std::size_t H = spec.H, I = spec.I, r_gates = spec.linear_before_reset ? 3 : 2, n_gates = 3 - r_gates;
-  // A whole vector may be loaded where a narrow panel's last row begins.
+  // A load of a full vector may begin at the last row of a narrow panel.
   const std::size_t slack = geometry_.lanes * computed;
   const auto matrix_bytes = [&](std::size_t gates, std::size_t K) {
     return gates == 0 ? 0 : RoundUp(gates * H * StoredInputs(spec, K) * SizeOf(spec.storage) + slack);

@@ -1,20 +1,20 @@
-// The packed layout of a layer's weights, the only description of it.
+// The packed layout of a layer's weights. This is its only description.
 //
-// The units are cut into panels of `lanes` units, a vector each; the last panel may be narrower. A
-// matrix with G gates is stored panel after panel, each as
+// The units are divided into panels of `lanes` units, a vector each. The last panel may be narrower. A matrix with G
+// gates is stored panel by panel, each as
 //
-//   [k][gate][unit]      k: the input of the product, 0 … K-1;  unit: width of the panel
+//   [k][gate][unit]      k: the input of the product, 0 … K-1;  unit: 0 … width of the panel - 1
 //
-// so that one step of the product reads G neighbouring vectors, and several panels are several
-// streams. In bfloat16 two inputs lie side by side, [k / 2][gate][unit][k % 2], but for the last of an odd number:
-// a vector of pairs becomes two of float32 by one operation each. In int8 four inputs do, [k / 4][gate][unit][k % 4],
-// with zeros behind the last input: what an instruction multiplies and adds up for one sum in 32 bits. W has the gates
-// z, r, n. Reset after: R has z, r, n. Reset before: R has z, r, and N, the recurrent matrix of n alone, comes behind
-// it, as it is multiplied with r∘h. A narrow panel is stored without padding; loads of whole vectors then run into what
-// follows.
+// so that each input of a product reads G adjacent vectors, and several panels are several streams. In bfloat16, pairs
+// of inputs are interleaved: [k / 2][gate][unit][k % 2], except for the last of an odd number. One operation each
+// extracts the two float32 vectors of a vector of pairs. In int8, four inputs are interleaved:
+// [k / 4][gate][unit][k % 4], with zeros after the last. One instruction multiplies all four into a 32-bit sum.
 //
-// In int8 a weight of an output channel, which is a row of W or R, is a number within ±127 times the channel's scale,
-// or that of its group of the channel's weights.
+// W has the gates z, r, n, and so does R with reset after. With reset before, R has z and r, and N, the matrix of n,
+// follows, because it is multiplied with r∘h. A narrow panel has no padding: full-vector loads read the data after it.
+//
+// An output channel is a row of W or R. In int8, its weights are integers in ±127 times the scale of the channel, or of
+// their group within the channel.
 
 #ifndef ONEGRU_NATIVE_PACKED_H_
 #define ONEGRU_NATIVE_PACKED_H_
@@ -38,7 +38,7 @@ constexpr std::size_t RoundUpTo(std::size_t unit, std::size_t count) { return (c
 
 // The alignment of memory and of its parts: two cache lines, which some CPUs fetch together.
 inline constexpr std::size_t kAlignment = 128;
-// Aligned memory, zeroed.
+// Returns zeroed, aligned memory.
 AlignedBytes AllocateAligned(std::size_t bytes);
 
 // Divides one allocation among aligned arrays.
@@ -53,8 +53,8 @@ struct MemoryLayout {
   }
 };
 
-// How the units of a layer are cut into panels. The divisions are done once, as a call of a single step would notice
-// them.
+// The division of a layer's units into panels. The quotients are stored, because divisions would slow down a call of a
+// single step.
 struct Geometry {
   constexpr Geometry() = default;
   constexpr Geometry(std::size_t units, std::size_t lanes)
@@ -65,56 +65,56 @@ struct Geometry {
 
   std::size_t panels() const { return panels_; }
   std::size_t full_panels() const { return full_; }
-  // H, rounded up to whole vectors: the length of a row of scratch.
+  // H, rounded up to full vectors: the length of a row of scratch.
   std::size_t padded() const { return panels() * lanes; }
   std::size_t width(std::size_t panel) const { return panel < full_panels() ? lanes : H - full_ * lanes; }
-  // Where a panel of a matrix of K inputs and G gates begins, in elements.
+  // Returns the offset of a panel, in elements, in a matrix with K inputs and G gates.
   std::size_t offset(std::size_t panel, std::size_t K, std::size_t G) const { return panel * lanes * K * G; }
 
  private:
   std::size_t full_ = 0, panels_ = 0;
 };
 
-// Whether AMX multiplies whole panels: there have to be some.
+// Returns whether AMX can multiply the full panels: they must have AMX's width, and there must be enough of them.
 constexpr bool AmxCanMultiply(const Geometry& geometry, bool of_bfloat16 = false) {
   return geometry.lanes == amx::kChannels && geometry.H >= (of_bfloat16 ? 1 : 2) * amx::kChannels;
 }
 
-// Whether the inputs of a matrix are stored in pairs.
+// Returns whether the inputs of a matrix are stored in pairs.
 constexpr bool IsPairInterleaved(ElementType storage) { return storage == ElementType::kBFloat16; }
 
-// In int8, inputs are stored in fours. Where inputs are rounded to bfloat16, they are stored in blocks, see
+// The number of inputs that are interleaved in int8, and the inputs of a block if they are rounded to bfloat16: see
 // bfloat16-inl.h.
 inline constexpr std::size_t kQuad = 4, kBlock = 32;
 
-// The inputs of a matrix of K as they are stored, with zeros after the last.
+// Returns the number of stored inputs of a matrix with K inputs, including the zeros after the last.
 constexpr std::size_t StoredInputs(const Spec& spec, std::size_t K) {
   return spec.storage == ElementType::kInt8 ? RoundUpTo(kQuad, K) : spec.rounds_inputs ? RoundUpTo(kBlock, K) : K;
 }
 
-// The groups of a channel's weights.
+// Returns the number of groups of a channel's weights.
 constexpr std::size_t Groups(const Spec& spec, std::size_t K) {
   return spec.group == 0 ? 1 : K / spec.group + (K % spec.group != 0);  // a sum with K could overflow
 }
 
-// What belongs to the output channels of a matrix in int8, [panel][group][gate][lanes].
+// The scales and corrections of the output channels of an int8 matrix, [panel][group][gate][lanes].
 struct Channels {
   const float* scale;
   const std::int32_t* correction;  // -128 times the sum of the group's weights: for inputs with 128 added
 };
 
-// One direction's weights. Matrices are of the storage type, biases of the type that is computed in.
+// The packed weights of a direction. Matrices have the storage type, biases the compute type.
 struct PackedDirection {
   const void* W;
   const void* R;
   const void* N;              // null with reset after
   const void* bx;             // [panel][z, r, n][lanes]: the initial values of the products with x
-  const void* bn;             // [panel][lanes]: the initial value of n's product with h, reset after
+  const void* bn;             // [panel][lanes]: the initial value of n's product with h, with reset after
   Channels of_W, of_R, of_N;  // in int8
 };
 
-// One direction's weights before packing: W [3H, I], R [3H, H] and the biases of both [3H], null for zeros, contiguous,
-// of the type that is computed in.
+// The weights of a direction before packing: W [3H, I], R [3H, H] and their biases [3H]; null biases are zeros. All are
+// contiguous and have the compute type.
 struct GivenWeights {
   const void* W;
   const void* R;
@@ -122,19 +122,19 @@ struct GivenWeights {
   const void* Rb;
 };
 
-// Where z, r and n are among the gates of weights.
+// The positions of z, r and n among the gates of the weights.
 struct GateOrder {
   std::size_t z = 0, r = 1, n = 2;
 };
 
 class Packed {
  public:
-  // W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are contiguous, of the type that is computed in.
+  // W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are contiguous and have the compute type.
   Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R, const void* B);
-  // weights: of each direction; null: nothing is packed, and only gradients from saved gates can be computed.
+  // weights: one per direction. If null, nothing is packed, and only gradients from saved gates can be computed.
   Packed(const Spec& spec, std::size_t target, std::size_t lanes, const GivenWeights* weights, const GateOrder& order);
 
-  // The matrices as given, in the storage type's precision: W [D, 3H, I] and R [D, 3H, H].
+  // Writes the matrices in their original layout, with the storage type's precision: W [D, 3H, I] and R [D, 3H, H].
   void Unpack(void* W, void* R) const;
 
   const Spec& spec() const { return spec_; }
@@ -154,21 +154,21 @@ class Packed {
   PackedDirection directions_[2] = {};
 };
 
-// Weights as the constructor takes them, for the chosen target. If those of a large float32 layer are float16 or
-// bfloat16 numbers, as in files of half precision, they are kept so: each step reads half of the memory, and results
-// have the same bits.
+// Packs weights, as the constructor does, for the chosen target. If bfloat16 or float16 represents all weights of a
+// large float32 layer exactly, as in half-precision files, they are stored in that type. Each step then reads half the
+// memory, and the results are bitwise identical.
 std::shared_ptr<const Packed> PackForRuns(const Spec& spec, const void* W, const void* R, const void* B);
 
-// The most inputs of an int8 product: its sums and their corrections fit into 32 bits.
+// The most inputs of an int8 product whose sums and corrections fit into 32 bits.
 inline constexpr std::size_t kMaxInt8Inputs = 1 << 17;
-// The least largest number that is quantized by itself: below, its reciprocal would overflow.
+// The smallest range for quantization. The reciprocal of a smaller range could overflow.
 inline constexpr float kMinRange = 0x1p-100f;
-// The largest range of a channel of weights: 127 times its scale must be finite.
+// The largest range of a channel of weights, because 127 times its scale must be finite.
 inline constexpr float kLargestRange = 0x1.fffffp127f;
 
-// A channel, or a group, of K weights in int8: the scale is a 127th of the largest |w|, rounded up to 16 bits, and q =
-// w / scale, rounded to nearest even, within ±127. q times the scale is a float32 number, and gives the same q and
-// scale again. The scale is NaN if a weight is not finite.
+// Quantizes the K weights of a channel or a group to int8. The scale is max |w| / 127, rounded up to 16 significant
+// bits. q is w / scale, rounded to nearest even, in ±127. q times the scale is exact in float32, and quantizes to the
+// same q and scale again. The scale is NaN if a weight is not finite.
 void QuantizeChannel(const float* w, std::size_t K, std::int8_t* q, float* scale);
 
 }  // namespace onegru

@@ -12,15 +12,15 @@
 namespace onegru {
 namespace {
 
-// A chunk is long enough that handing it over takes little of its time, and short enough that the layers above soon
-// have work, and that a fork, a signal and the caller wait for milliseconds at most.
+// A chunk is so long that handing it over takes little of its time. It is so short that the layers above soon have
+// work, and that a fork, a signal and the caller wait for milliseconds at most.
 constexpr std::size_t kMinSteps = 8, kMaxSteps = 64;
 constexpr std::size_t kChunks = 16;
 constexpr double kMaxFlopsOfChunk = 1.0e8;
 // The number of chunks that a layer can be ahead of the layer above, and the number for which the layer above comes
 // first.
 constexpr std::size_t kChunksAhead = 32, kChunksOfLag = 4;
-// The measured least FLOPs of a stack that is worth a pipeline.
+// The minimum FLOPs, measured, of a stack that is worth a pipeline.
 constexpr double kMinFlops = 1.5e6;
 constexpr std::size_t kMinChunks = 2;
 
@@ -102,7 +102,7 @@ class Pipeline final : public Job {
     }
 
     std::size_t row_bytes() const { return packed->spec().H * SizeOf(packed->spec().type); }
-    // The outputs of the steps from `step` on.
+    // Returns the outputs of the steps from `step` on.
     char* OutputsAt(std::size_t step) const { return call.Y.at(ring_steps == 0 ? step : step % ring_steps, 0, 0); }
 
     const std::shared_ptr<const Packed> packed;
@@ -131,7 +131,7 @@ class Pipeline final : public Job {
     return false;
   }
 
-  // The steps of the layer below that this layer has not read yet.
+  // Returns the number of steps of the layer below that this layer has not read yet.
   std::size_t StepsOfLag(std::size_t index) const {
     const std::size_t done = stages_[index]->done.load(std::memory_order_relaxed);
     return index == 0 ? 0 : stages_[index - 1]->done.load(std::memory_order_relaxed) - done;
@@ -154,7 +154,7 @@ class Pipeline final : public Job {
     return steps != 0;
   }
 
-  // The steps of a layer's next chunk; 0 if the layer below is not as far, or the layer above not far enough.
+  // Returns the steps of a layer's next chunk; 0 if it must wait for the layer below or above.
   std::size_t StepsReady(std::size_t index) const {
     const Stage& stage = *stages_[index];
     const std::size_t done = stage.done.load(std::memory_order_relaxed), steps = std::min(chunk_, T_ - done);

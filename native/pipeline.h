@@ -19,11 +19,11 @@ struct StackedLayer {
   Call call;
 };
 
-// The number of threads that run the layers fastest; 1 if a pipeline is slower than one layer after another. T and B
-// are those of all calls.
+// Returns the number of threads that run the layers fastest; 1 if a pipeline is slower than running the layers one
+// after another. T and B are those of all calls.
 std::size_t PipelineThreads(const std::vector<StackedLayer>& layers);
 
-// Runs all layers, until `token` stops the call.
+// Runs all layers, unless `token` cancels the call.
 void RunPipeline(const std::vector<StackedLayer>& layers, std::size_t threads, CancellationToken* token);
 
 }  // namespace onegru

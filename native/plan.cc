@@ -14,42 +14,42 @@
 namespace onegru {
 namespace {
 
-// Bytes of the products with x: a part of any CPU's second-level cache.
+// The bytes of the products with x: a fraction of any CPU's second-level cache.
 constexpr std::size_t kProjectionBytes = 192 * 1024;
 // The most rows of a block. A block has this many even if their products exceed kProjectionBytes, because fewer rows
-// mean more passes over R. Measured for R beyond the second-level cache: 1.0 to 1.15 times as fast as within those
-// bytes, and more where the next cache is slower.
+// mean more passes over R. Measured for an R that exceeds the second-level cache: 1.0 to 1.15 times as fast as within
+// these bytes, and more where the next cache is slower.
 constexpr std::size_t kMaxRowsAtOnce = 64;
-// Numbers of X that are multiplied together: a sweep of one panel over them takes some milliseconds.
+// The most elements of X that are multiplied together. A sweep of one panel over them takes a few milliseconds.
 constexpr std::size_t kMaxInputsAtOnce = 1 << 22;
-// Room for the products of two chunks of a single row, however large they are.
+// The minimum, regardless of size: room for the products of two chunks of a single row.
 constexpr std::size_t kMinXRowsAtOnce = 2 * kAheadRows;
-// Up to these limits a step takes as long as its longest dependency chain, and two chains take no longer than one:
-// vectors of a step, and bytes of both directions' matrices R.
+// Up to these limits, a step is bound by the latency of its longest dependency chain, and two chains take no longer
+// than one: vectors of a step, and bytes of both directions' matrices R.
 constexpr std::size_t kMaxVectorsOfPair = 4;
 constexpr std::size_t kMaxBytesOfPair = 24 * 1024;
 
-// FLOPs of a step from which, measured, it pays to split it by units. Splitting a smaller one pays where two cores
-// share a cache (64 units: 1.3 times as fast), and loses as much where a hypervisor has put them apart, which it may
-// do at any time.
+// The minimum FLOPs, measured, of a step whose units are worth splitting. With smaller steps, splitting gains time if
+// two cores share a cache (64 units: 1.3 times as fast). It loses as much if a hypervisor has placed them apart, which
+// it may do at any time.
 constexpr double kFlopsToSplitStep = 2.0e4;
 
-// Splitting units must be predicted to be this much faster, because threads with a barrier in each step suffer more on
-// a busy machine. With at least kMinRowsWithoutWait rows for each thread, no core waits for its matrices.
+// Splitting units must be predicted to be this much faster, because threads with a barrier in each step lose more on a
+// busy machine. With at least kMinRowsWithoutWait rows per thread, no core waits for its matrices.
 constexpr double kMinGain = 1.25;
 constexpr std::size_t kMinRowsWithoutWait = 32;
 
-// A barrier of two members takes a microsecond, measured. Each member reads a cache line of each other member, so the
-// time is assumed to grow with their number: no machine with more than two cores was measured.
+// A barrier of two members takes a microsecond, measured. The time is assumed to grow with their number, because each
+// reads a cache line of every other one. Machines with more than two cores were not measured.
 double SecondsOfBarrier(double members) { return 0.5e-6 * members; }
 
-// The number of members whose work and barriers together take the least time: step / m + m · kFlopsToSplitStep is least
-// for m = √(step / kFlopsToSplitStep).
+// Returns the number of members whose work and barriers together take the least time: step / m + m · kFlopsToSplitStep
+// is minimal for m = √(step / kFlopsToSplitStep).
 std::size_t UsefulMembers(double step) {
   return static_cast<std::size_t>(std::max(2.0, std::sqrt(step / kFlopsToSplitStep)));
 }
 
-// Bytes of the second-level cache. Found by the first call that asks, for the reasons in targets.cc.
+// Returns the bytes of the second-level cache. The first call determines them, for the reasons in targets.cc.
 std::size_t CacheBytes() {
   static constinit std::atomic<std::size_t> known{0};
   std::size_t bytes = known.load(std::memory_order_relaxed);
@@ -57,7 +57,7 @@ std::size_t CacheBytes() {
   return bytes;
 }
 
-// What a core reaches, measured when first asked for, in some milliseconds: makes differ by factors. The next cache
+// The speed of a core, measured at the first use, in a few milliseconds, because CPUs differ by factors. The next cache
 // is 1.4 times slower than the second-level one on Zen 3, 2.3 times on Zen 5, 5 times on Sapphire Rapids.
 struct Core {
   std::size_t cache = CacheBytes();
@@ -65,7 +65,7 @@ struct Core {
   double from_cache = ReadBandwidth(cache / 2, 5e-4);
   double from_beyond = ReadBandwidth(2 * cache, 1e-3);
 
-  // The time of a step with `rows` rows, if the core computes `part` of the units.
+  // Returns the time of a step with `rows` rows, if the core computes `part` of the units.
   double Seconds(const Spec& spec, std::size_t rows, double part) const {
     const double units = part * static_cast<double>(spec.H), H = static_cast<double>(spec.H);
     const double bytes = 3 * units * H * static_cast<double>(SizeOf(spec.storage));
@@ -74,7 +74,7 @@ struct Core {
   }
 };
 
-// Without a lock, for the same reason: several threads may measure, and one is believed.
+// Takes no lock, for the same reasons. Several threads may measure; the first result is kept.
 const Core& TheCore() {
   static constinit std::atomic<const Core*> measured{nullptr};
   const Core* found = measured.load(std::memory_order_acquire);
@@ -84,7 +84,7 @@ const Core& TheCore() {
   return *found;
 }
 
-// Whether all threads should split the units of each direction, one after the other, instead of `plan`.
+// Returns whether all threads should split the units of each direction, one after the other, instead of using `plan`.
 bool ShouldSplitUnits(const Spec& spec, const Call& call, const Plan& plan, std::size_t threads) {
 #if defined(ONEGRU_STALL)
   if (g_always_by_units) return true;
@@ -115,7 +115,7 @@ std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call) {
   const double numbers = 3.0 * static_cast<double>(spec.D) * static_cast<double>(spec.H) *
                          (static_cast<double>(spec.H) * static_cast<double>(call.T) + static_cast<double>(spec.I));
   const double bytes = numbers * static_cast<double>(SizeOf(spec.storage));
-  // The second-level cache is faster.
+  // The second-level cache is faster, so its reads do not count.
   const bool is_beyond = 3 * spec.H * spec.H * SizeOf(spec.storage) > CacheBytes();
   const double nanoseconds =
       std::max(Flops(spec, call) / kFlopsPerNanosecond, is_beyond ? bytes / kBytesPerNanosecond : 0);
@@ -131,7 +131,7 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
     plan.row_groups = each;
   } else if (each > 1) {
     const double H = static_cast<double>(spec.H), rows = 6.0 * H * static_cast<double>(call.B);
-    const bool is_single = call.T == 1;  // whose products with x are split, too
+    const bool is_single = call.T == 1;  // the products with x are then split, too
     const std::size_t members =
         std::min({each, panels, UsefulMembers(rows * (is_single ? H + static_cast<double>(spec.I) : H))});
     const bool is_large = rows * H / static_cast<double>(members) >= kFlopsToSplitStep;
@@ -150,11 +150,11 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   };
   const std::size_t least = large ? kRowsPerSweepOfLargeW : rows <= kMinXRowsAtOnce ? kMinXRowsAtOnce : all_rows();
   const auto rows_that_fit = [&] { return std::min(kProjectionBytes / row_bytes, kMaxInputsAtOnce / (spec.I + 1)); };
-  // Without divisions, which small calls would notice. T may be so large that the product overflows.
+  // Avoids divisions, which would slow down small calls. T may be so large that the product overflows.
   const bool fits = rows <= kMinXRowsAtOnce && call.T <= kMinXRowsAtOnce && rows * call.T <= kMinXRowsAtOnce;
   const std::size_t fit = fits ? least : std::clamp<std::size_t>(rows_that_fit() / 8 * 8, least, 1024);
   plan.rows_at_once = std::min({rows, fit, kMaxRowsAtOnce});
-  if (plan.rows_at_once < rows) {  // all alike, as a block of a few rows takes as long as reading R
+  if (plan.rows_at_once < rows) {  // equal blocks, because a block of a few rows takes as long as reading R
     const std::size_t blocks = (rows + plan.rows_at_once - 1) / plan.rows_at_once;
     plan.rows_at_once = std::min(plan.rows_at_once, ((rows + blocks - 1) / blocks + 3) / 4 * 4);
   }
@@ -185,7 +185,7 @@ void OrderByLength(const Call& call, std::vector<std::int32_t>& order) {
 
 WorkItem WorkItemOf(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
                     std::size_t index, unsigned char* scratch) {
-  // Rows ordered by length are dealt round-robin, others in one block.
+  // Distributes rows ordered by length round-robin, and others in contiguous blocks.
   const std::size_t groups = plan.row_groups, group = index % groups;
   const bool in_order = !order.empty();
   const std::size_t begin = in_order ? group : call.B * group / groups;
@@ -222,7 +222,7 @@ Scratch::Scratch(const Packed& packed, const Plan& plan) {
 
 namespace {
 
-// The longest call with this many rows.
+// Returns the longest call with this many rows.
 Call LongestCall(std::size_t rows) {
   Call call{};
   call.B = rows;
@@ -243,7 +243,7 @@ std::size_t ScratchBound(const Packed& packed, std::size_t B, std::size_t most_t
 std::size_t StreamScratchBound(const Packed& packed, std::size_t rows) {
   const auto bytes = [&](std::size_t n) { return Scratch(packed, MakeStreamPlan(packed, LongestCall(n))).bytes; };
   std::size_t most = bytes(rows);
-  // A call of fewer rows may take more at once: of 64, all; of 70, half.
+  // A call with fewer rows may process more of them at once: all of 64, but half of 70.
   for (std::size_t n = std::min(rows, kMaxRowsAtOnce); n > 0; --n) most = std::max(most, bytes(n));
   return most;
 }

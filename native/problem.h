@@ -1,5 +1,5 @@
-// A layer's specification and a call, as plain data. The letters are those of the specifications: X, h, W, R, B; z, r,
-// n; T, B, I, H, D.
+// The specification of a layer, and a call, as plain data. Names are the symbols of the specifications: X, h, W, R, B;
+// z, r, n; T, B, I, H, D.
 
 #ifndef ONEGRU_NATIVE_PROBLEM_H_
 #define ONEGRU_NATIVE_PROBLEM_H_
@@ -13,7 +13,7 @@
 
 namespace onegru {
 
-// kInt8: of packed matrices only.
+// kInt8 is only for packed matrices.
 enum class ElementType : std::uint8_t { kFloat16, kBFloat16, kFloat32, kFloat64, kInt8 };
 
 constexpr std::size_t SizeOf(ElementType type) {
@@ -22,7 +22,7 @@ constexpr std::size_t SizeOf(ElementType type) {
   return kSizes[static_cast<std::size_t>(type)];
 }
 
-// Bytes of the type that elements of a type are computed in.
+// Returns the bytes of the compute type for elements of a type.
 constexpr std::size_t ComputedSize(ElementType type) { return type == ElementType::kFloat64 ? 8 : 4; }
 
 constexpr const char* NameOf(ElementType type) {
@@ -50,7 +50,7 @@ inline constexpr std::size_t kFunctions = 11;
 
 struct Activation {
   Function function;
-  double alpha;  // both are float32 numbers, so that every element type has them
+  double alpha;  // both are float32 values, so that float and double represent them
   double beta;
 };
 
@@ -61,29 +61,29 @@ struct Spec {
   std::size_t D;     // 1 or 2 directions
   bool reversed[2];  // whether a direction runs backwards in time
   bool linear_before_reset;
-  bool attention;       // z = (1 - a)·z, as OpenVINO's operators have it
-  bool of_dien;         // with attention: z = 1 - a·(1 - z), as interest evolution networks (DIEN) have it
-  double clip;          // infinity: none
+  bool attention;       // z = (1 - a)·z, as in OpenVINO's operators
+  bool of_dien;         // with attention: z = 1 - a·(1 - z), as in interest evolution networks (DIEN)
+  double clip;          // infinity: no clipping
   Activation f[2];      // of z and r, for each direction
   Activation g[2];      // of n
   ElementType type;     // of X, h and Y
   ElementType storage;  // of the packed matrices
-  // With int8 matrices: the number of int8 values for each input, 1 or 2; and the number of weights of a channel that
-  // share a scale, a multiple of 4, or 0 for the whole channel.
+  // With int8 matrices: the number of int8 values per input, 1 or 2. Then the number of weights of a channel that share
+  // a scale, a multiple of 4, or 0 for the whole channel.
   std::size_t planes, group;
-  // With bfloat16 matrices: inputs and states are rounded to bfloat16 too, and products are those of bfloat16-inl.h.
+  // With bfloat16 matrices: whether inputs and states are rounded to bfloat16 too, for products as in bfloat16-inl.h.
   bool rounds_inputs;
-  // Whether states below kLeastState become 0. Otherwise a state that decays without input becomes subnormal, and
-  // products with subnormal numbers take many times as long.
+  // Whether states below kLeastState become 0. Otherwise, a state that decays without input becomes subnormal, and
+  // products with subnormals take many times as long.
   bool flush_subnormals;
 };
 
-// The smallest state that is not flushed. It is so far above the subnormal numbers that products with weights are
-// normal, and a power of two, so that every CPU and every type of weights flushes the same numbers.
+// The smallest state that is not flushed. It is far enough above the subnormals that products with weights are normal.
+// It is a power of two, so that every CPU and every weight type flushes the same values.
 template <class C>
 inline constexpr C kLeastState = sizeof(C) == 8 ? static_cast<C>(0x1p-1000) : static_cast<C>(0x1p-100);
 
-// Rows of contiguous elements, found by byte strides.
+// Rows of contiguous elements, addressed by byte strides.
 struct Rows {
   char* data = nullptr;
   std::ptrdiff_t time = 0;
@@ -96,12 +96,12 @@ struct Rows {
   }
 };
 
-// The rows of a contiguous tensor whose axes before the last are T, D and B in the order of `axes`, of `row` bytes
-// each.
+// Returns the rows of a contiguous tensor, of `row` bytes each. `axes` gives the order of the axes T, D and B before
+// the last axis.
 inline Rows ContiguousRows(const void* data, const char* axes, std::size_t T, std::size_t D, std::size_t B,
                            std::size_t row) {
   Rows rows{static_cast<char*>(const_cast<void*>(data))};
-  std::size_t stride = row;  // may overflow where another axis has no elements: then none is used
+  std::size_t stride = row;  // may overflow if another axis is empty, but then it is not used
   for (std::size_t i = std::strlen(axes); i-- > 0;) {
     const char axis = axes[i];
     (axis == 'T' ? rows.time : axis == 'D' ? rows.direction : rows.row) = static_cast<std::ptrdiff_t>(stride);
@@ -110,10 +110,10 @@ inline Rows ContiguousRows(const void* data, const char* axes, std::size_t T, st
   return rows;
 }
 
-// What a call may save of a step: z as it is before attention, r, n, and with reset after q = h·Rhᵀ + Rbh.
+// The values of a step that a call can save: z before attention, r, n and, with reset after, q = h·Rhᵀ + Rbh.
 enum SavedGate : std::size_t { kSavedZ, kSavedR, kSavedN, kSavedQ, kSavedGates };
 
-// Cancels a call, which then returns soon. Its outputs are unspecified, and nothing else changes.
+// Cancels a call, which then returns soon. Its outputs are then unspecified, and nothing else changes.
 class CancellationToken {
  public:
   // work: the approximate number of multiply-adds of a thread between two checks.
@@ -146,12 +146,12 @@ struct Call {
   Rows attention;               // [T, B] single elements
   Rows Y;                       // [T, D, B] rows of H
   Rows Y_h;                     // [D, B] rows of H
-  Rows gates;                   // [T, D, B] rows of [kSavedGates][H, in whole vectors]: the values that gradients need
+  Rows gates;                   // [T, D, B] rows of [kSavedGates][H, in full vectors]: the values that gradients need
   const std::int32_t* state_rows;  // [B]: the rows of initial_h and Y_h to use; null for row b
   bool wide_state;                 // initial_h and Y_h have the compute type instead of X's type
   unsigned sweep_parity;  // odd: the first sweep over the panels runs backwards, because the last ones are still in the
                           // cache
-  CancellationToken* token;  // may stop the call
+  CancellationToken* token;  // can cancel the call
 };
 
 }  // namespace onegru

@@ -1,4 +1,4 @@
-// The weights of a channel as int8 with a scale.
+// Quantization of the weights of a channel to int8 with a scale.
 
 #include <algorithm>
 #include <bit>
@@ -21,7 +21,7 @@ void QuantizeChannel(const float* w, std::size_t K, std::int8_t* q, float* scale
     }
     most = std::max(most, std::abs(w[k]));
   }
-  // Rounded up to 16 bits: q times the scale is then a float32 number, from which the same q and scale follow.
+  // Rounded up to 16 bits: q times the scale is then exact in float32, and quantizes to the same q and scale.
   const auto bits = std::bit_cast<std::uint32_t>(std::clamp(most, kMinRange, kLargestRange) / 127);
   *scale = std::bit_cast<float>((bits + 0xff) & ~std::uint32_t{0xff});
   const float factor = 1 / *scale;

@@ -15,11 +15,11 @@
 namespace onegru {
 namespace {
 
-// The measured least FLOPs of calls that are worth waking threads for.
+// The minimum FLOPs, measured, of a call that is worth waking threads for.
 constexpr double kFlopsToWake = 4.0e6;
 
-// The number of threads that are worth inviting. The caller invites them one after another, which takes about as long
-// per thread as kFlopsToShareCall take to compute. So a call ends soonest with n threads if n² = flops /
+// Returns the number of threads that are worth inviting. The caller invites them one after another, which takes about
+// as long per thread as kFlopsToShareCall take to compute. So a call ends soonest with n threads if n² = flops /
 // kFlopsToShareCall. This has not been measured for more than two threads.
 std::size_t UsefulThreads(double flops) {
   return static_cast<std::size_t>(std::clamp(std::sqrt(flops / kFlopsToShareCall), 2.0, double{kMaxThreads}));
@@ -58,7 +58,7 @@ struct Workspace {
 
 thread_local Workspace t_workspace;
 
-// The thread's workspace, or a new one for a nested call, which a token's code may make.
+// Lends the thread's workspace, or a new one to a nested call, which a token's code may make.
 class WorkspaceLoan {
  public:
   WorkspaceLoan() : lent_(&t_workspace) {
@@ -340,7 +340,7 @@ struct ForeignTasks {
 };
 
 // Measures whether another runtime's pool helps a thread. A pool that runs its tasks one after another, or wakes its
-// threads too late, costs more than it gains, so after kMaxMisses calls onegru tries it only once in kCallsToTry calls.
+// threads too late, costs more than it gains. After kMaxMisses calls, onegru tries it only once in kCallsToTry calls.
 class ForeignPoolProbe {
  public:
   bool IsDue() { return misses_ < kMaxMisses || ++calls_ % kCallsToTry == 0; }
@@ -356,7 +356,7 @@ thread_local ForeignPoolProbe t_pool_probe;
 
 }  // namespace
 
-// The kept sequence comes first in a stream's memory, then its scratch.
+// A stream's memory contains the prepared sequence, then the scratch.
 StreamCalls::StreamCalls(const Packed& packed, unsigned char* memory)
     : packed_(packed), kernel_(KernelOf(packed)), memory_(memory) {}
 
@@ -402,7 +402,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     if (pool == nullptr) return UncontendedThreads();
     return t_pool_probe.IsDue() ? std::clamp<std::size_t>(pool->threads, 1, kMaxThreads) : 1;
   };
-  // Helpers may be late, and have no memory for saved gates.
+  // Helpers may be late, and they have no memory for saved gates.
   const bool is_alone = flops < kFlopsToShareCall || loan.is_nested() || call.gates.data != nullptr;
   const std::size_t allowed = is_alone ? 1 : std::min(most(), UsefulThreads(flops));
   const Plan plan = MakePlan(*packed, call, allowed);

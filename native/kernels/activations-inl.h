@@ -1,9 +1,8 @@
 // The activation functions, one vector at a time. Included once for each SIMD target.
 //
-// Everything is made of additions, multiplications, fused multiply-adds, divisions and operations on
-// bits, in one order, so every target with FMA gives the same bits. NaN passes through everything.
-// Largest errors over the whole float32 range, against float64, are measured by the tests and listed
-// in docs/accuracy.md.
+// All functions consist of additions, multiplications, fused multiply-adds, divisions and bit operations, in one order,
+// so results are bitwise identical on every target with FMA. NaN propagates. The tests measure the largest errors
+// over the whole float32 range, against float64. docs/accuracy.md lists them.
 
 #include "hwy/highway.h"
 #include "native/kernels/arithmetic-inl.h"
@@ -56,8 +55,8 @@ struct ExpConstants<double> {
   static constexpr auto& kLog1p = kLog1p64;
 };
 
-// The polynomial with these coefficients, lowest power first: pairs of them side by side, then by Horner's rule in
-// x^2, which is half as long a chain of operations as in x.
+// Evaluates a polynomial, with the lowest power first: pairs of terms independently, then Horner's rule in x^2. This
+// dependency chain is half as long as that in x.
 template <class D, class V, class T, size_t kCount>
 HWY_INLINE V Polynomial(D d, V x, V square, const T (&coefficients)[kCount]) {
   const auto pair = [&](size_t i) HWY_ATTR {
@@ -71,8 +70,8 @@ HWY_INLINE V Polynomial(D d, V x, V square, const T (&coefficients)[kCount]) {
   return sum;
 }
 
-// x, but not below `low`, not above `high`; NaN stays. What a minimum makes of NaN is the CPU's choice; x86's
-// gives the second argument.
+// Limit x to at least `low` or at most `high`, and preserve NaN. Minimum and maximum of NaN depend on the CPU; on x86,
+// they return the second argument.
 template <class V>
 HWY_INLINE V AtLeast(V low, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
@@ -103,7 +102,7 @@ HWY_INLINE Reduced<V> ReduceExp(D d, V x) {
   using T = hn::TFromD<D>;
   using C = ExpConstants<T>;
   const hn::RebindToSigned<D> di;
-  // The last bits of `shifted` are n and the exponent's bias; the others leave by the shift.
+  // The last bits of `shifted` are n and the exponent's bias; the shift removes the others.
   const V magic = hn::Set(d, C::kMagic + (C::kBias + kShift));
   const V shifted = MultiplyAdd(x, hn::Set(d, kFactor * C::kLog2E), magic);
   const V scale = hn::BitCast(d, hn::ShiftLeft<C::kMantissa>(hn::BitCast(di, shifted)));
@@ -116,7 +115,7 @@ HWY_INLINE Reduced<V> ReduceExp(D d, V x) {
   return {scale, p};
 }
 
-// e^x for x <= 0, down to the smallest subnormal.
+// Returns e^x for x <= 0, down to the smallest subnormal.
 template <class D, class V>
 HWY_INLINE V ExpOfNegative(D d, V x) {
   using C = ExpConstants<hn::TFromD<D>>;
@@ -124,7 +123,7 @@ HWY_INLINE V ExpOfNegative(D d, V x) {
   return hn::Mul(MultiplyAdd(e.scale, e.p, e.scale), hn::Set(d, C::kShift));
 }
 
-// 1 / (1 + e^-x), as e^-|x| over 1 + e^-|x| below zero: nothing overflows, nothing cancels.
+// Returns 1 / (1 + e^-x), below zero as e^-|x| / (1 + e^-|x|), so that nothing overflows or cancels.
 template <class D, class V>
 HWY_INLINE V Sigmoid(D d, V x) {
   using T = hn::TFromD<D>;
@@ -133,13 +132,13 @@ HWY_INLINE V Sigmoid(D d, V x) {
   const V low = hn::Set(d, C::kSmallest);
   const Reduced<V> reduced = ReduceExp<C::kShiftExponent>(d, AtLeast(low, hn::Or(hn::SignBit(d), x)));
   const V scale = hn::Mul(reduced.scale, hn::Set(d, C::kShift));
-  // 1 + e is not made from e: neither waits for the other.
+  // 1 + e is not computed from e, so that neither waits for the other.
   const V e = MultiplyAdd(scale, reduced.p, scale);
   const V sum = MultiplyAdd(scale, reduced.p, hn::Add(one, scale));
   return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), sum);
 }
 
-// (1 - e) / (1 + e) with e = e^-2|x|; 1 - e is made from e - 1, so nothing cancels near zero.
+// Returns (1 - e) / (1 + e) with e = e^-2|x|. 1 - e is computed from e - 1, so that nothing cancels near zero.
 template <class D, class V>
 HWY_INLINE V Tanh(D d, V x) {
   using T = hn::TFromD<D>;
@@ -158,7 +157,7 @@ HWY_INLINE V Expm1OfNegative(D d, V x) {
   return MultiplyAdd(e.scale, e.p, hn::Sub(e.scale, hn::Set(d, T{1})));
 }
 
-// log(1 + e^x) = max(x, 0) + log1p(e^-|x|).
+// Returns log(1 + e^x) = max(x, 0) + log1p(e^-|x|).
 template <class D, class V>
 HWY_INLINE V Softplus(D d, V x) {
   using T = hn::TFromD<D>;
@@ -180,7 +179,7 @@ HWY_INLINE V Softsign(D d, V x) {
   return hn::IfThenElse(hn::Eq(a, hn::Inf(d)), limit, hn::Div(x, hn::Add(one, a)));
 }
 
-// The activation function at x.
+// Returns the activation function at x.
 template <class D, class V>
 HWY_NOINLINE V Activate(D d, const Activation& activation, V x) {
   using T = hn::TFromD<D>;
@@ -218,7 +217,7 @@ HWY_NOINLINE V Activate(D d, const Activation& activation, V x) {
   return x;
 }
 
-// [-c, c], and NaN as it is.
+// Clips x to [-c, c], and preserves NaN.
 template <class D, class V>
 HWY_INLINE V Clip(D, V x, V c) {
   const V low = hn::Neg(c);

@@ -1,9 +1,9 @@
 // The pipelined input projection: computed one chunk ahead, interleaved with the products with h.
 //
-// A step of one row is bound by fetching its matrix from a cache, and leaves arithmetic units idle; a product with x of
-// several rows is bound by arithmetic. So the steps of a chunk of kAheadRows steps also
-// compute the products of the next chunk: a few inputs of a tile of rows between the inputs of each panel of R. A
-// tile's sums are stored unchanged between two panels of R, so each is still one sum in order of k.
+// A step of one row is bound by loading its matrix from a cache, and leaves arithmetic units idle. A product of several
+// rows of x is bound by arithmetic. So each chunk of kAheadRows steps also computes the products of the next chunk:
+// between the inputs of each panel of R, it adds a few inputs to a tile of rows. A tile's sums are stored unchanged
+// between two panels of R, so each is still one sum in the order of k.
 
 #include "hwy/highway.h"
 #include "native/kernel.h"
@@ -26,24 +26,24 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr bool kCanProjectAhead = kLargeTiles;
 // A member's part of R must exceed the first-level cache by enough that loading it takes most of the time.
 inline constexpr size_t kMinBytesAhead = 96 * 1024;
-// A chunk costs the same however few steps it has, so more than half of the second chunk must be needed.
+// A chunk of any number of steps has the same cost, so more than half of the second chunk must be needed.
 inline constexpr size_t kMinStepsAhead = kAheadRows * 3 / 2 + 1;
-// The number of panels of a tile of 1, 2 or 3 gates while the projection is pipelined; see the bound in AddRecurrent.
+// The number of panels of a tile of 1, 2 or 3 gates while the projection is pipelined; see the limit in AddRecurrent.
 inline constexpr size_t kWideAhead[] = {0, 4, 2, 1};
 
 template <class C, class S>
 class Ahead {
  public:
-  // Whether there is work left.
+  // Returns whether any work remains.
   bool waiting() const { return panel_ < last_; }
 
-  // Drops the work that is left.
+  // Discards the remaining work.
   void Drop() { panel_ = last_ = 0; }
 
-  // The products of kAheadRows rows with the panels [first, last) of W, all of them whole.
+  // Begins the products of kAheadRows rows with the panels [first, last) of W, which must be full.
   //
-  // x: [k][row]. bias: as PackedDirection::bx. sums: [panel][row][z, r, n][lanes], from panel 0 on. H: the inputs of
-  // R, over whose panels the work is spread so that it ends with kAheadRows steps.
+  // x: [k][row]. bias: as PackedDirection::bx. sums: [panel][row][z, r, n][lanes], from panel 0 on. H: the inputs of R.
+  // The work is spread over the panels of R so that it ends with kAheadRows steps.
   void Start(const S* W, size_t I, size_t H, const Geometry& geometry, size_t first, size_t last, const C* x,
              const C* bias, C* sums) {
     W_ = W;
@@ -58,12 +58,12 @@ class Ahead {
     k_ = done_ = passed_ = 0;
   }
 
-  // result += input · panels, as Multiply does for one row, and a share of the work.
+  // Adds input · panels to `result`, like Multiply for one row, and does a part of the work.
   template <size_t kPanels, size_t kGates, class D, class V>
   HWY_NOINLINE void MultiplyBoth(D d, size_t K, const C* input, const S* const* panels,
                                  V (&result)[1][kPanels * kGates]) {
     constexpr size_t kStreams = kPanels * kGates;
-    constexpr size_t kInputs = kSums / kStreams;  // of R for each input of W: equally many multiply-adds
+    constexpr size_t kInputs = kSums / kStreams;  // of R per input of W, with equally many multiply-adds
     passed_ += K * kStreams;
     const size_t due = (passed_ * I_ + kSums * H_ - 1) / (kSums * H_) - done_;
     const size_t count = HWY_MIN(HWY_MIN(due, I_ - k_), K / kInputs);
@@ -111,7 +111,7 @@ class Ahead {
     for (size_t v = 0; v < kStreams; ++v) result[0][v] = sums[0][v];
   }
 
-  // Computes the rest, while poll() is true.
+  // Does the remaining work while poll() is true.
   template <class D, class PollCancel>
   HWY_NOINLINE void Finish(D d, PollCancel poll) {
     while (waiting() && poll()) {

@@ -1,7 +1,7 @@
 #include "native/kernels/amx.h"
 
-// This file must stay a separate unit, without link-time optimisation. GCC's intrinsics for loading and storing tiles
-// do not say that they access memory, so it could move them across the code of a caller that it has inlined them into.
+// This file must stay a separate translation unit, without link-time optimisation. GCC's intrinsics for loading and
+// storing tiles do not declare that they access memory, so inlined into a caller, GCC could move them.
 
 #if ONEGRU_AMX
 
@@ -20,7 +20,7 @@
 namespace onegru::amx {
 namespace {
 
-// The numbers of the tiles that hold inputs and weights; those of sums are 0 … kTiles - 1.
+// The indices of the tiles for inputs and weights. Tiles 0 … kTiles - 1 have the sums.
 #define ONEGRU_INPUT_TILE 6
 #define ONEGRU_WEIGHT_TILE 7
 
@@ -52,7 +52,7 @@ void _tile_stored(int tile, void* to, std::size_t stride) {
 void _tile_dpbusd(int sums, int inputs, int weights) {
   for (std::size_t r = 0; r < t_rows; ++r) {
     for (std::size_t channel = 0; channel < kChannels; ++channel) {
-      std::uint32_t sum;  // wraps around, as the instruction's
+      std::uint32_t sum;  // wraps around, as in the instruction
       std::memcpy(&sum, &t_tiles[sums][r][4 * channel], 4);
       for (std::size_t k = 0; k < kInputs; ++k) {
         const auto weight = static_cast<std::int8_t>(t_tiles[weights][k / 4][4 * channel + k % 4]);
@@ -90,7 +90,7 @@ ONEGRU_TILES void LoadConfig(std::size_t rows) {
     config.bytes[tile] = 64;
     config.rows[tile] = static_cast<std::uint8_t>(tile == ONEGRU_WEIGHT_TILE ? kInputs / 4 : rows);
   }
-  // GCC's intrinsic says that it reads 8 of these bytes.
+  // GCC's intrinsic declares that it reads only 8 of these bytes.
   asm volatile("ldtilecfg %0" ::"m"(config));
 }
 ONEGRU_TILES void ReleaseTiles() { _tile_release(); }
@@ -119,7 +119,7 @@ ONEGRU_TILES void MultiplyAs(const Block& b) {
   for (std::size_t i = 0; i < sums; ++i) {
     weights[i] = b.weights + i / b.gates * b.panel_stride + i % b.gates * kChannels * 4;
   }
-  // Prefetches the same number of the next bytes with each tile of inputs.
+  // Prefetches an equal part of the next bytes with each tile of inputs.
   const std::int8_t* next = b.next;
   const std::int8_t* const end = next + b.next_bytes;
   const std::size_t beside = b.next_bytes / ((b.words + kInputs / 4 - 1) / (kInputs / 4)) + 63;
@@ -157,7 +157,7 @@ ONEGRU_TILES void MultiplyAs(const Block& b) {
 #undef ONEGRU_SUM
     }
   } else {
-    // Forth with one tile of inputs and back with the other: the weights in between are loaded once.
+    // Forward with one tile of inputs and back with the other, so that the weights at the turn are loaded once.
     for (std::size_t k = 0; k < b.words; k += kInputs / 4) {
       fetch();
 #define ONEGRU_LOAD(i) _tile_loadd(ONEGRU_WEIGHT_TILE, weights[i] + k * stride, stride)

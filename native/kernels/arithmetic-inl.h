@@ -1,8 +1,8 @@
-// Multiply-adds as a set of kernels wants them.
+// The multiply-adds of each set of kernels.
 //
-// Kernels of float weights fuse each into one operation with one rounding: all targets that have it give the same bits.
-// Kernels of 8-bit weights round twice, so that every target does, with such an operation or without. The two sets are
-// in separate namespaces, which each .cc chooses before its includes.
+// Kernels with float weights use fused multiply-adds with one rounding, so results are bitwise identical on all targets
+// with FMA. Kernels with int8 weights round twice, so targets with and without FMA agree. The two sets are in separate
+// namespaces, which each .cc file selects before its includes.
 
 #include "hwy/highway.h"
 
@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// a·b + c
+// Returns a·b + c.
 template <class V>
 HWY_INLINE V MultiplyAdd(V a, V b, V c) {
 #if ONEGRU_IS_FUSED
@@ -34,7 +34,7 @@ HWY_INLINE V MultiplyAdd(V a, V b, V c) {
 #endif
 }
 
-// c - a·b
+// Returns c - a·b.
 template <class V>
 HWY_INLINE V NegMultiplyAdd(V a, V b, V c) {
 #if ONEGRU_IS_FUSED

@@ -1,17 +1,17 @@
-// The backward pass over a chunk of steps. The gates are those that the call has saved, or computed again from X and
-// the states; then, from the last step to the first, with the gradient dh by the new state and prime for an
-// activation's derivative:
+// The backward pass over a chunk of steps. Gates are those that the call has saved, or are recomputed from X and the
+// states. Then, from the last step to the first, with dh the gradient of the loss with respect to the new state, and a
+// prime for an activation's derivative:
 //
 // clang-format off
-//   dn = dh∘(1 - z)∘g'                            by the argument of n
-//   dz = dh∘(h - n)∘f'                            by the argument of z; with attention, times 1 - a (of DIEN, a), and
-//   da = -Σ dh∘(h - n)∘z                          with attention, z as the gate is before the score scales it
-//   da = -Σ dh∘(h - n)∘(1 - z)                    with attention of DIEN
+//   dn = dh∘(1 - z)∘g'                            with respect to n's argument
+//   dz = dh∘(h - n)∘f'                            with respect to z's argument; with attention, times 1 - a (DIEN: a)
+//   da = -Σ dh∘(h - n)∘z                          with attention; z is the gate before the score scales it
+//   da = -Σ dh∘(h - n)∘(1 - z)                    with DIEN's attention
 //   dq = dn∘r                                     reset after, q = h·Rhᵀ + Rbh
 //   dr = dn∘q∘f'                                  reset after
 //   dr = (dn·Rh)∘h∘f'                             reset before
-//   dh = dh∘z + dz·Rz + dr·Rr + dq·Rh             reset after: by the state before
-//   dh = dh∘z + dz·Rz + dr·Rr + (dn·Rh)∘r         reset before: by the state before
+//   dh = dh∘z + dz·Rz + dr·Rr + dq·Rh             reset after: with respect to the previous state
+//   dh = dh∘z + dz·Rz + dr·Rr + (dn·Rh)∘r         reset before: with respect to the previous state
 //
 //   dX = dz·Wz + dr·Wr + dn·Wh
 //   dW = Σ (dz, dr, dn)ᵀ·x
@@ -41,13 +41,13 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// How many rows of X's gradient are computed together.
+// The number of rows of dX that are computed together.
 inline constexpr size_t kRowsOfX = 64;
 
 template <class C>
 struct RowsScratch {
   size_t* index;       // of all rows
-  size_t* step_index;  // of a step's
+  size_t* step_index;  // of the rows of a step
   const C** inputs;
   C* drh;
   C* dx;
@@ -111,7 +111,7 @@ class GradientsOfRows {
     return reinterpret_cast<C*>(rows.at(t, d, row));
   }
 
-  // Copies of X and of the states before, with zeros up to whole vectors.
+  // Copies X and the previous states, padded with zeros to full vectors.
   void FormEpoch() {
     const size_t x_padded = WholePanels(spec_.I, kLanes).H;
     for (size_t step = c_.begin; step < c_.end; ++step) {
@@ -142,7 +142,7 @@ class GradientsOfRows {
     return scratch_.inputs;
   }
 
-  // z, r, n and q, from the call or computed again, and the derivatives of the activations in place of the gradients.
+  // Gets z, r, n and q from the call or recomputes them. Stores the activations' derivatives in place of the gradients.
   void Gates() {
     for (size_t i = 0; i < count_; ++i) c_.gates[scratch_.index[i]] = GatesOf(scratch_.index[i]);
     if (call_.gates.data != nullptr) return Saved();
@@ -207,7 +207,7 @@ class GradientsOfRows {
     }
   }
 
-  // Of gates that the call has saved, which are Sigmoid and Tanh.
+  // For saved gates with Sigmoid and Tanh.
   void Saved() {
     const V one = hn::Set(d_, C{1});
     for (size_t i = 0; i < count_; ++i) {
@@ -231,14 +231,14 @@ class GradientsOfRows {
     const auto [step, slot] = PlaceOf(n);
     return Numbers(call_.gates, TimeOf(Row(slot), step), c_.d, Row(slot));
   }
-  // The step and the slot of a row.
+  // Returns the step and the slot of a row.
   std::pair<size_t, size_t> PlaceOf(size_t n) const {
     const size_t* const end = c_.first + (c_.end - c_.begin);
     const size_t step = static_cast<size_t>(std::upper_bound(c_.first, end, n) - c_.first) - 1;
     return {c_.begin + step, n - c_.first[step]};
   }
 
-  // An activation, and its derivative: none beyond the bound.
+  // Computes an activation and its derivative, which is 0 where the argument is clipped.
   HWY_INLINE V Apply(const Activation& activation, V x, C* value, C* derivative) const {
     const V bound = hn::Set(d_, static_cast<C>(spec_.clip));
     const V within = Clip(d_, x, bound);
@@ -249,7 +249,7 @@ class GradientsOfRows {
     return y;
   }
 
-  // A step, backwards.
+  // Computes the gradients of a step.
   void Step(size_t step) {
     const size_t last = Last(step), first_n = c_.first[step - c_.begin];
     if (last <= first_) return;
@@ -305,7 +305,7 @@ class GradientsOfRows {
     }
   }
 
-  // The gradients by the arguments of z and n, and of r and q with reset after; dh becomes dh∘z. Returns that by a.
+  // Computes dn, dz and, with reset after, dr and dq. dh becomes dh∘z. Returns da.
   template <bool kAfter>
   HWY_INLINE C Blend(size_t n, C* dh, C a) const {
     const C *const zs = Gate(n, kSavedZ), *const rs = Gate(n, kSavedR);
@@ -317,7 +317,7 @@ class GradientsOfRows {
     const V share = hn::Set(d_, spec_.of_dien ? a : C{1} - a), rest = hn::Set(d_, spec_.of_dien ? C{1} - a : C{0});
     V by_a = hn::Zero(d_);
     for (size_t j = 0; j < padded_; j += kLanes) {
-      const auto mask = hn::FirstN(d_, spec_.H - j);  // numbers beyond H may be anything
+      const auto mask = hn::FirstN(d_, spec_.H - j);  // elements after H are arbitrary
       const V by_h = hn::LoadU(d_, dh + j), z_raw = hn::LoadU(d_, zs + j), z = MultiplyAdd(share, z_raw, rest);
       const V dh_times_h_minus_n = hn::Mul(by_h, hn::Sub(hn::LoadU(d_, hs + j), hn::LoadU(d_, ns + j)));
       const V scaled = spec_.of_dien ? hn::Sub(one, z_raw) : z_raw;
@@ -341,7 +341,7 @@ class GradientsOfRows {
     return sum;
   }
 
-  // Reset before: the gradient by the argument of r, and dh += (dn·Rh)∘r.
+  // With reset before: computes dr, and adds (dn·Rh)∘r to dh.
   HWY_INLINE void ByReset(size_t n, const C* drh, size_t slot) const {
     const C *const rs = Gate(n, kSavedR), *const hs = At(c_.h, c_.stride_h, n);
     C *const dr = Gradient(n, 2), *const dh = At(c_.dh, padded_, slot);
@@ -355,7 +355,7 @@ class GradientsOfRows {
     }
   }
 
-  // Rows of a step's gradients, from one gate on. The list of all rows is not needed while there are steps.
+  // Returns the rows of a step's gradients, from one gate on. No step needs the list of all rows, which they replace.
   const C* const* StepInputs(size_t first_n, size_t count, size_t gate) {
     for (size_t i = 0; i < count; ++i) scratch_.inputs[i] = Gradient(first_n + first_ + i, gate);
     return scratch_.inputs;
@@ -384,7 +384,7 @@ class GradientsOfRows {
     }
   }
 
-  // A product whose inputs are gates: those beyond H are zeros, which need not be multiplied.
+  // Skips the padding after the H units of each gate in a product whose inputs are gates, because it is zero.
   Gemm<C, 1> OfLiveUnits(Gemm<C, 1> op) const {
     if (spec_.H != padded_) op.segment = padded_, op.live = spec_.H;
     return op;

@@ -1,15 +1,15 @@
-// Products of inputs and weights that are both bfloat16: the same sums on every CPU, by AMX or by multiply-adds.
+// Products of bfloat16 inputs and weights. Sums are bitwise identical on every CPU, with AMX or multiply-adds.
 //
-// A sum takes its inputs in blocks of kBlock, with zeros after the last input. In a block, the products of even and of
-// odd places are two chains of fused multiply-adds in float32:
+// A sum adds its inputs in blocks of kBlock, with zeros after the last input. In a block, the products of even and of
+// odd inputs are two chains of fused multiply-adds in float32:
 //
 //   even = fma(x[2i], w[2i], even)    odd = fma(x[2i + 1], w[2i + 1], odd)    sum = sum + (even + odd)
 //
-// All three begin at 0, and the sum is then added to the bias, or to the products with x. Subnormal numbers are zero,
-// as operands and as results. This is the arithmetic of AMX's TDPBF16PS, measured; AVX-512's VDPBF16PS has another.
+// All three begin at 0. The sum is then added to the bias, or to the products with x. Subnormal operands and results
+// are zero. Measurements show that AMX's TDPBF16PS computes this way; AVX-512's VDPBF16PS does not.
 //
-// Inputs are rounded to nearest even. In memory a row is in float32, from which a multiply-add broadcasts an input
-// without a conversion, and then, for AMX, in bfloat16.
+// Inputs are rounded to nearest even. A row is stored in float32, so that a multiply-add can broadcast an input without
+// conversion, and then, for AMX, in bfloat16.
 
 #include <cstring>
 
@@ -31,15 +31,15 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The part of a rounded row of K inputs that AMX reads.
+// Returns the part of a rounded row of K inputs that AMX reads.
 inline const unsigned char* InputsForAmx(const unsigned char* row, size_t K) {
   return row + RoundUpTo(kBlock, K) * sizeof(float);
 }
 
-// The first `count` elements of a vector in memory, and zeros.
+// Loads the first `count` elements of a vector, followed by zeros.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadFirst(D d, const float* from, size_t count) {
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2  // which read no others
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2  // reads no other elements
   return hn::MaskedLoad(hn::FirstN(d, count), d, from);
 #else
   HWY_ALIGN float elements[hn::MaxLanes(D())] = {};
@@ -79,14 +79,14 @@ HWY_NOINLINE void RoundRow(const float* x, size_t K, unsigned char* row) {
   }
 }
 
-// sums[row][panel * kGates + gate] = the sums of rows of K rounded inputs with panels of packed weights; vectors, in
-// memory.
+// Computes sums[row][panel * kGates + gate], vectors in memory: the products of rows of K rounded inputs with panels of
+// packed weights.
 template <size_t kRows, size_t kPanels, size_t kGates, class D, class Width>
 HWY_INLINE void MultiplyRounded(D d, size_t K, const float* const (&x)[kRows],
                                 const StoredBFloat16* const (&w)[kPanels], Width width, float* HWY_RESTRICT sums) {
   using V = hn::Vec<D>;
   constexpr size_t kVectors = kPanels * kGates, kLanes = hn::MaxLanes(D()), kSums = kRows * kVectors;
-  // Whether both chains fit into registers. Otherwise one follows the other, which reads the weights twice.
+  // Whether both chains fit into registers. Otherwise they run one after the other, which reads the weights twice.
   constexpr bool kTogether = 2 * kSums <= (HWY_TARGET == HWY_AVX3 ? 24 : 12);
   HWY_ALIGN float evens[kTogether ? 1 : kSums * kLanes];
   if (HWY_UNLIKELY(K == 0)) std::memset(sums, 0, kSums * kLanes * sizeof(float));

@@ -16,8 +16,8 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The derivative of an activation at x, where its value is y. At a kink it is the derivative from the left;
-// HardSigmoid's is 0 at both kinks.
+// Returns the derivative of an activation at x, where its value is y. At a kink it is the left derivative, except for
+// HardSigmoid, where it is 0 at both kinks.
 template <class D, class V>
 HWY_NOINLINE V Derivative(D d, const Activation& activation, V x, V y) {
   using T = hn::TFromD<D>;

@@ -1,8 +1,8 @@
-// A few steps of a few rows on row-major weights. Included once for each SIMD target.
+// Short calls: a few steps of a few rows on row-major weights. Included once for each SIMD target.
 //
-// The equations are those of step-inl.h. Sums have another order than with packed weights, and on other targets, so
-// their last bits may differ from theirs: see few_steps_products-inl.h. Threads share rows of matrices and rows of the
-// batch, never a sum.
+// The equations are those of step-inl.h. The order of sums differs from that with packed weights, and between targets,
+// and so may the last bits: see few_steps_products-inl.h. Threads share rows of matrices and rows of the batch, never a
+// sum.
 
 #include <algorithm>
 #include <cmath>
@@ -27,19 +27,19 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The least operations that are worth sharing, and the operations that take as long as reading a byte of weights.
+// The minimum FLOPs that are worth sharing, and the FLOPs that take as long as reading a byte of weights.
 inline constexpr double kFlopsToShare = 3.0e6;
 inline constexpr double kFlopsOfByte = 4.0;
-inline constexpr size_t kUnitsToShare = 8192;  // the least units of gates and states that are worth sharing
+inline constexpr size_t kUnitsToShare = 8192;  // the minimum units of gates and states that are worth sharing
 
-// The number of threads that share the products of some weights with some rows.
+// Returns the number of threads that share the products of some weights with some rows.
 template <class C>
 size_t ThreadsForProducts(size_t weights, size_t rows, size_t threads, double least = kFlopsToShare) {
   const double flops = 2.0 * static_cast<double>(rows), bytes = kFlopsOfByte * sizeof(C);
   return static_cast<double>(weights) * HWY_MAX(flops, bytes) < least ? 1 : threads;
 }
 
-// How many may share a call.
+// Returns the number of threads that may share a call.
 template <class C>
 size_t ThreadsForSteps(const FewSteps& s) {
   if (s.threads <= 1) return 1;
@@ -121,9 +121,9 @@ class FewStepsOfRows {
   }
 
  private:
-  // Rows of a matrix that are multiplied by all rows before the next ones are read.
+  // The rows of a matrix that are multiplied by all rows of the batch before the next ones are read.
   static constexpr size_t kUnitsAtOnce = 12;
-  // A task of a thread is a multiple of them.
+  // The rows of a thread's task, a multiple of kUnitsAtOnce.
   static constexpr size_t kUnitsOfTask = 4 * kUnitsAtOnce;
 
   void TakeBias(const void* bias, C* to) const {
@@ -134,7 +134,7 @@ class FewStepsOfRows {
 
   size_t RowsOfBlock() const { return kVectorsOfTile * N_; }
 
-  // f(row) of all rows, in blocks; `width`: how many numbers each has.
+  // Calls f(row) for all rows, in blocks. `width`: the number of elements of each row.
   template <class F>
   void ForBlocks(size_t rows, size_t width, F&& f) const {
     const size_t block = HWY_MAX(RowsOfBlock() / 2, 1);
@@ -143,7 +143,7 @@ class FewStepsOfRows {
     });
   }
 
-  // f(row), and then rows x to lanes, if they are enough for it.
+  // Calls f(row) for all rows. Then copies the rows x to lanes, if there are enough of them.
   template <class F>
   void Prepare(size_t rows, size_t K, const C* x, size_t stride, F&& f) const {
     const size_t block = RowsOfBlock();
@@ -154,10 +154,10 @@ class FewStepsOfRows {
     });
   }
 
-  // How many numbers of each column some rows take in lanes; 0 if they are too few for it.
+  // Returns the elements per column of some rows in lanes; 0 if there are too few rows.
   size_t LanesOf(size_t rows) const { return rows < N_ ? 0 : VectorsOf<C>(rows) * N_; }
 
-  // Rows first…last of a matrix [3H, K], by some rows, which Prepare has prepared.
+  // Multiplies rows first…last of a matrix [3H, K] by some rows, which Prepare has prepared.
   void Products(const C* M, size_t K, size_t first, size_t last, size_t rows, const C* x, size_t stride_x,
                 C* to) const {
     const C* const end = M + 3 * s_.H * K;
@@ -178,7 +178,7 @@ class FewStepsOfRows {
   size_t TimeOf(size_t i) const { return s_.reverse ? s_.T - 1 - i : i; }
   bool Runs(size_t t, size_t b) const { return s_.lengths == nullptr || static_cast<std::int64_t>(t) < s_.lengths[b]; }
 
-  // The state before the first step, or zeros.
+  // Sets a row's state to the initial state, or to zeros.
   void SetBack(size_t b, bool is_initial) const {
     C* const h = h_ + b * stride_h_;
     std::fill_n(h, stride_h_, C{0});
@@ -191,7 +191,7 @@ class FewStepsOfRows {
   V F(V x) const { return Activate(d_, s_.f, Clip(d_, x, hn::Set(d_, static_cast<C>(s_.clip)))); }
   V G(V x) const { return Activate(d_, s_.g, Clip(d_, x, hn::Set(d_, static_cast<C>(s_.clip)))); }
 
-  // A gate's argument: its sums and both biases. gate: 0 for r, 1 for z.
+  // Returns a gate's argument: its products and both biases. gate: 0 for r, 1 for z.
   V Sum(size_t r, size_t gate, size_t j) const {
     const size_t at = gate * s_.H + j;
     const V products =
@@ -199,7 +199,7 @@ class FewStepsOfRows {
     return hn::Add(products, hn::Add(hn::LoadU(d_, bx_ + at), hn::LoadU(d_, bh_ + at)));
   }
 
-  // r∘h, whose product is part of n with reset before. The elements after H must be zeros.
+  // Computes r∘h, which n's product needs with reset before. The elements after H must be zeros.
   void Reset(size_t r) {
     for (size_t j = 0; j < s_.H; j += N_) {
       const V reset = hn::Mul(F(Sum(r, 0, j)), hn::LoadU(d_, h_ + r * stride_h_ + j));
@@ -213,7 +213,7 @@ class FewStepsOfRows {
     const C* const nx = by_x_of_step_ + b * stride_s_ + 2 * H;
     const C* const nh = by_h_ + b * stride_s_ + 2 * H;
     V share = hn::Set(d_, C{1}), rest = hn::Zero(d_);  // z becomes share·z + rest
-    bool is_infinite = false;                          // a score of DIEN: the sum would be NaN
+    bool is_infinite = false;                          // an infinite score of DIEN, for which the sum would be NaN
     C a{};
     if (s_.attention.data != nullptr) {
       std::memcpy(&a, s_.attention.at(t, 0, b), sizeof(C));

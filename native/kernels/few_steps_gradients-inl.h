@@ -1,12 +1,12 @@
-// The gradients of a few steps of a few rows, on row-major weights, which are read and whose gradients are written in
-// place. Included once for each SIMD target.
+// The gradients of short calls, on row-major weights. Weights are read, and their gradients written, without packing.
+// Included once for each SIMD target.
 //
-// With G for the gradients by the arguments of r, z and n, and Gq for that by q = h·Rnᵀ + Rbn:
+// With G the gradients with respect to the arguments of r, z and n, and Gq that with respect to q = h·Rnᵀ + Rbn:
 //
-//   dX = G·W, dW = Gᵀ·X, dh += [Gr Gz Gq]·R, dR = [Gr Gz Gq]ᵀ·h   (reset before: Gn·Rn is by r∘h, and dRn = Gnᵀ·(r∘h))
+//   dX = G·W, dW = Gᵀ·X, dh += [Gr Gz Gq]·R, dR = [Gr Gz Gq]ᵀ·h   (reset before: d(r∘h) = Gn·Rn, dRn = Gnᵀ·(r∘h))
 //
-// Sums over steps and rows are in one order, each on one thread: threads share columns of products with weights, rows
-// of the weights' gradients, and rows of the batch.
+// Each sum over steps and rows has one order, on one thread. Threads share columns of products with weights, rows of
+// the weight gradients, and rows of the batch.
 
 #include <algorithm>
 #include <cstring>
@@ -31,8 +31,8 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Columns k… of to[r] += Σ_m g[r][m] · M[m], for a matrix M [count, K] and kVectors vectors, the last one of `last`
-// numbers.
+// Computes to[r] += Σ_m g[r][m] · M[m] for a matrix M [count, K], in kVectors vectors of columns from k on. The last
+// vector has `last` elements.
 template <size_t kRows, size_t kVectors, class D, class C = hn::TFromD<D>>
 HWY_INLINE void AddProducts(D d, const C* g, size_t stride_g, const C* M, size_t count, size_t K, size_t k, size_t last,
                             C* to, size_t stride_to) {
@@ -68,8 +68,8 @@ HWY_INLINE void AddProducts(D d, const C* g, size_t stride_g, const C* M, size_t
   }
 }
 
-// to[m] = Σ_r g[r][m] · x[r], or added to it, for kUnits rows m… of a matrix [count, K]: rows are written one after the
-// in address order, for sequential access.
+// Computes to[m] = Σ_r g[r][m] · x[r], or accumulates it if `adds`, for kUnits rows of a matrix [count, K] from m on.
+// Rows are written in address order, for sequential access.
 template <size_t kRows, size_t kUnits, class D, class C = hn::TFromD<D>>
 HWY_INLINE void OuterProducts(D d, const C* g, size_t stride_g, const C* x, size_t stride_x, size_t m, size_t K,
                               bool adds, C* to) {
@@ -94,8 +94,8 @@ HWY_INLINE void OuterProducts(D d, const C* g, size_t stride_g, const C* x, size
   if (k < K) columns(k, K - k);
 }
 
-// The same for kUnits rows m… and kVectors vectors of columns k…, and as many rows as there are: sums stay in
-// registers.
+// Computes the same for all rows r, in a tile of kUnits rows from m on and kVectors vectors of columns from k on. The
+// sums stay in registers.
 template <size_t kUnits, size_t kVectors, class D, class C = hn::TFromD<D>>
 HWY_INLINE void OuterTile(D d, const C* g, size_t stride_g, const C* x, size_t stride_x, size_t rows, size_t m,
                           size_t K, size_t k, size_t last, C* to) {
@@ -125,13 +125,13 @@ HWY_INLINE void OuterTile(D d, const C* g, size_t stride_g, const C* x, size_t s
   }
 }
 
-// Where autograd runs between calls, helpers are asleep when they are invited.
+// If autograd runs between calls, helpers are asleep when they are invited, so sharing costs more.
 inline constexpr double kFlopsToShareGradients = 1.0e7;
 
 // The columns and rows of a matrix that stay in the first-level cache while all rows of the batch are multiplied.
 inline constexpr size_t kVectorsOfPanel = 6, kUnitsOfPanel = 64, kUnitsOfBlock = 16;
 
-// Columns k…k_end of to[r] += g[r]·M for some rows.
+// Computes columns k…k_end of to[r] += g[r]·M for kRows rows.
 template <size_t kRows, class C>
 HWY_NOINLINE void AddProductsOfRows(const C* g, size_t stride_g, const C* M, size_t count, size_t K, size_t k,
                                     size_t k_end, C* to, size_t stride_to) {
@@ -194,7 +194,7 @@ class GradientsOfFewSteps {
   size_t TimeOf(size_t i) const { return s_.reverse ? s_.T - 1 - i : i; }
   bool IsReset(size_t t, size_t b) const { return s_.resets != nullptr && s_.resets[t * s_.B + b]; }
 
-  // The state before a step, or zeros.
+  // Returns the state before a step; null for zeros.
   const C* Before(size_t t, size_t b) const {
     const bool is_first = s_.reverse ? t + 1 >= Length(b) : t == 0;
     const bool is_reset = IsReset(t, b);
@@ -205,7 +205,7 @@ class GradientsOfFewSteps {
     return reinterpret_cast<const C*>(s_.gates.at(s_.reverse ? t + 1 : t - 1, 0, b)) + 4 * s_.H;
   }
 
-  // Zeroes the gradients with respect to the inputs, which are accumulated. Only d_initial_h is each direction's own.
+  // Zeroes the accumulated gradients of inputs. The directions share all of them except d_initial_h.
   void Clear() const {
     for (size_t b = 0; b < s_.B; ++b) {
       if (c_.d_initial_h.data != nullptr) std::memset(c_.d_initial_h.at(0, 0, b), 0, s_.H * sizeof(C));
@@ -216,7 +216,7 @@ class GradientsOfFewSteps {
     }
   }
 
-  // From the last step that was computed to the first: the rows n of g, of the states before, and of r∘h.
+  // Computes the rows n of g, of the previous states and of r∘h, from the last step to the first.
   void Steps() {
     const size_t H = s_.H, bytes = H * sizeof(C);
     for (size_t b = 0; b < s_.B; ++b) {
@@ -236,17 +236,17 @@ class GradientsOfFewSteps {
       }
       const size_t rows = n - first, sharing = rows * H < kUnitsToShare ? 1 : threads_;
       ForEach(rows, sharing, [&](size_t j) { Gates(t, active_[j], first + j); });
-      // With respect to the previous states: the part through z is already in dh.
+      // The gradients with respect to the previous states. dh already contains the part through z.
       if (!s_.linear_before_reset) {
         Multiply(rows, g_ + first * stride_g_ + 2 * H, static_cast<const C*>(s_.R) + 2 * H * H, H, H,
                  d_rh_ + first * stride_h_, stride_h_);
         ForEach(rows, sharing, [&](size_t j) { Reset(active_[j], t, first + j); });
       }
-      // The rows of dh are those of the batch: gathered where some are past their end.
+      // The rows of dh are those of the batch. They are gathered if some do not have this step.
       const bool is_whole = rows == s_.B;
       C* const dh = is_whole ? dh_ : Gathered();
       if (i == 0 && c_.d_initial_h.data == nullptr) {
-        // no call requests this
+        // this gradient is not requested
       } else if (s_.linear_before_reset) {
         AddProductsWithQ(rows, first, dh);
       } else {
@@ -274,7 +274,7 @@ class GradientsOfFewSteps {
     return gathered_.data();
   }
 
-  // to[r] += g[r]·M for M [count, K]. Some rows of M are read in one piece, and stay in the nearest cache for all of g.
+  // Computes to[r] += g[r]·M for M [count, K]. Blocks of M stay in the nearest cache for all of g.
   void Multiply(size_t rows, const C* g, const C* M, size_t count, size_t K, C* to, size_t stride_to) const {
     const size_t panel = kVectorsOfPanel * N_, block = rows <= kRowsOfFewSteps ? kUnitsOfBlock : kUnitsOfPanel;
     const size_t threads = ThreadsForProducts<C>(count * K, rows, threads_, kFlopsToShareGradients);
@@ -292,7 +292,7 @@ class GradientsOfFewSteps {
     });
   }
 
-  // Reset after: r and z, and q in n's place.
+  // With reset after: adds the products of r and z, and of q instead of n.
   void AddProductsWithQ(size_t rows, size_t first, C* dh) const {
     const size_t H = s_.H;
     const C *const g = g_ + first * stride_g_, *const R = static_cast<const C*>(s_.R);
@@ -300,7 +300,7 @@ class GradientsOfFewSteps {
     Multiply(rows, g + 3 * H, R + 2 * H * H, H, H, dh, stride_h_);
   }
 
-  // An activation, and its derivative: none beyond the bound.
+  // Computes an activation and its derivative, which is 0 where the argument is clipped.
   V Apply(const Activation& function, V x, V* derivative) const {
     const V bound = hn::Set(d_, static_cast<C>(s_.clip));
     const V within = Clip(d_, x, bound), y = Activate(d_, function, within);
@@ -308,8 +308,8 @@ class GradientsOfFewSteps {
     return y;
   }
 
-  // The gradients with respect to the gates' arguments, and the part through z of that with respect to the state
-  // before.
+  // Computes the gradients with respect to the gates' arguments, and, in dh, the part through z of that with respect to
+  // the previous state.
   void Gates(size_t t, size_t b, size_t n) {
     const size_t H = s_.H;
     const C* const saved = reinterpret_cast<const C*>(s_.gates.at(t, 0, b));
@@ -360,7 +360,7 @@ class GradientsOfFewSteps {
     }
   }
 
-  // Reset before: r's gradient from that by r∘h, which also goes on to h.
+  // With reset before: computes the gradient with respect to r's argument from d_rh, and adds d_rh∘r to dh.
   void Reset(size_t b, size_t t, size_t n) {
     const size_t H = s_.H;
     const C* const saved = reinterpret_cast<const C*>(s_.gates.at(t, 0, b));
@@ -382,7 +382,7 @@ class GradientsOfFewSteps {
     }
   }
 
-  // Blocks of gates at `from` in g, of `count` rows of a matrix with K columns.
+  // Computes `count` rows of a weight gradient with K columns, from the gates at `from` in g.
   void Outer(size_t rows, size_t from, size_t count, const C* x, size_t stride_x, size_t K, C* to) const {
     if (rows == 0) std::fill_n(to, count * K, C{0});
     ForEach((count + kUnitsOfTask - 1) / kUnitsOfTask,
@@ -428,7 +428,7 @@ class GradientsOfFewSteps {
   void Weights(size_t rows) const {
     const size_t H = s_.H;
     const bool after = s_.linear_before_reset;
-    const size_t of_n = after ? 3 * H : 2 * H;  // whose product with the state is n's
+    const size_t of_n = after ? 3 * H : 2 * H;  // the gate whose product with the state belongs to n
     if (c_.dW != nullptr) Outer(rows, 0, 3 * H, x_, stride_x_, s_.I, static_cast<C*>(c_.dW));
     if (c_.dR != nullptr) {
       C* const dR = static_cast<C*>(c_.dR);
@@ -467,7 +467,7 @@ class GradientsOfFewSteps {
   const size_t N_, threads_;
   size_t stride_h_ = 0, stride_x_ = 0, stride_g_ = 0;
   std::vector<C> gathered_;
-  std::vector<size_t> active_;  // rows of the batch that have the step
+  std::vector<size_t> active_;  // the rows of the batch that have the current step
   std::vector<Place> steps_;    // of each n
   C *g_ = nullptr, *h_ = nullptr, *rh_ = nullptr, *x_ = nullptr, *dh_ = nullptr, *d_rh_ = nullptr, *dx_ = nullptr;
 };

@@ -1,7 +1,7 @@
 // Products of a few rows with row-major weights. Included once for each SIMD target.
 //
-// With fewer rows than a vector has lanes, each product is a sum of products for each lane, and then over the lanes.
-// With more, each lane holds a row and accumulates its own sum, in the order of k.
+// With fewer rows than lanes in a vector, each product is summed per lane, and then over the lanes. Otherwise, each
+// lane has a row and accumulates its sum in the order of k.
 
 #include <algorithm>
 #include <cstring>
@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Memory for the time of a call, aligned for whole vectors.
+// Memory for the duration of a call, aligned for full vectors.
 template <class C>
 class ScratchMemory {
  public:
@@ -36,10 +36,10 @@ class ScratchMemory {
   PooledBytes bytes_;
 };
 
-// How many rows of the batch read a row of weights together: as many sums as there are registers for.
+// The number of batch rows that share each load of weights, limited by the registers for their sums.
 inline constexpr size_t kRowsOfFewSteps = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 
-// The first `count` numbers of a vector, or all if there are more: no others are read or written.
+// Load or store the first `count` elements of a vector, or all if `count` is larger. No others are accessed.
 template <class D, class C = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> LoadPart(D d, const C* from, size_t count) {
   if (count >= hn::Lanes(d)) return hn::LoadU(d, from);
@@ -64,8 +64,8 @@ HWY_INLINE void StorePart(hn::Vec<D> v, D d, C* to, size_t count) {
 #endif
 }
 
-// The sums over the lanes of some vectors, in the first lanes of one. Each is a tree over neighbours, so it does not
-// depend on how many there are.
+// Returns the sums over the lanes of kCount vectors, in the first lanes of one vector. Each sum is a tree over
+// neighbours, so it does not depend on kCount.
 template <size_t kCount, size_t kWidth, class D, class V = hn::Vec<D>>
 HWY_INLINE V SumsOfLanes([[maybe_unused]] D d, const V (&v)[kCount]) {
 #if HWY_TARGET != HWY_SCALAR
@@ -81,7 +81,7 @@ HWY_INLINE V SumsOfLanes([[maybe_unused]] D d, const V (&v)[kCount]) {
   return v[0];
 }
 
-// to[r][m] = M[m] · x[r] for rows m of a matrix [rows, K]. x is padded with zeros to whole vectors.
+// Computes to[r][m] = M[m] · x[r] for kUnits rows of a matrix [rows, K]. x is padded with zeros to full vectors.
 template <size_t kRows, size_t kUnits, class D, class C = hn::TFromD<D>>
 HWY_INLINE void MultiplyRows(D d, const C* M, const C* end, size_t K, size_t m, const C* x, size_t stride_x, C* to,
                              size_t stride_to) {
@@ -141,7 +141,7 @@ HWY_NOINLINE void Multiply(const C* M, const C* end, size_t K, size_t first, siz
   for (; m < last; ++m) MultiplyRows<kRows, 1>(d, M, end, K, m, x, stride_x, to, stride_to);
 }
 
-// f<kRows>(first) for all rows, the most at once first.
+// Calls f<kRows>(first) for all rows, the largest kRows first.
 template <class F>
 void ForRows(size_t rows, F&& f) {
   size_t at = 0;
@@ -159,14 +159,14 @@ void ForRows(size_t rows, F&& f) {
 inline constexpr size_t kUnitsOfTile = HWY_TARGET <= HWY_AVX3 ? 12 : 4;
 inline constexpr size_t kVectorsOfTile = HWY_TARGET <= HWY_AVX3 ? 2 : 3;
 
-// The number of vectors for `rows` rows.
+// Returns the number of vectors for `rows` rows.
 template <class C>
 size_t VectorsOf(size_t rows) {
   const size_t N = hn::Lanes(hn::ScalableTag<C>());
   return (rows + N - 1) / N;
 }
 
-// A block of rows as vectors over them, [K][vectors·N]. Behind the last row are zeros.
+// Copies a block of rows to lanes, [K][vectors·N], with zeros after the last row.
 template <class C>
 void RowsToLanes(const C* x, size_t stride, size_t rows, size_t K, C* to) {
   const size_t width = VectorsOf<C>(rows) * hn::Lanes(hn::ScalableTag<C>());
@@ -184,7 +184,7 @@ void RowsToLanes(const C* x, size_t stride, size_t rows, size_t K, C* to) {
   }
 }
 
-// to[r][m + u] = M[m + u] · x[r] for kUnits rows of a matrix [rows, K] and `count` rows x in a block of kVectors.
+// Computes to[r][m + u] = M[m + u] · x[r] for kUnits rows of a matrix [rows, K] and a block of `count` rows x.
 template <size_t kUnits, size_t kVectors, class D, class C = hn::TFromD<D>>
 HWY_INLINE void MultiplyLanes(D d, const C* M, size_t K, size_t m, const C* x, size_t count, C* to, size_t stride_to) {
   using V = hn::Vec<D>;
@@ -220,8 +220,8 @@ HWY_INLINE void MultiplyLanes(D d, const C* M, size_t K, size_t m, const C* x, s
   }
 }
 
-// Rows first…last of a matrix by all rows x, which RowsToLanes has made blocks of, of kVectorsOfTile vectors but the
-// last.
+// Multiplies kUnits rows of a matrix, from row m on, by all rows x. RowsToLanes has divided x into blocks, all of
+// kVectorsOfTile vectors except the last.
 template <size_t kUnits, class C>
 HWY_NOINLINE void MultiplyBlocks(const C* M, size_t K, size_t m, size_t rows, const C* x, C* to, size_t stride_to) {
   const hn::ScalableTag<C> d;

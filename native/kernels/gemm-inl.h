@@ -1,4 +1,4 @@
-// Products of many rows with a packed matrix, as the gradients need them. Included once for each SIMD target.
+// Products of many rows with a packed matrix, for the gradients. Included once for each SIMD target.
 
 #include <cstring>
 
@@ -19,13 +19,13 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What loops over tiles ask for: nothing stops them.
+// The interface for loops over tiles, without cancellation.
 struct Uninterrupted {
   static constexpr bool IsLong(size_t) { return false; }
   static constexpr bool PollCancel(size_t) { return true; }
 };
 
-// Multiplies rows with a packed matrix of K inputs, with a sum for each of kGates gates, and adds a bias or the output.
+// Multiplies rows by a packed matrix of K inputs, with a sum for each of kGates gates, and adds a bias or the output.
 template <class C, size_t kGates_>
 struct Gemm {
   static constexpr size_t kGates = kGates_, kSums = 1;
@@ -42,11 +42,11 @@ struct Gemm {
   const C* const* inputs;
   size_t K;
   const void* matrix;
-  const size_t* index;  // of each row
+  const size_t* index;  // the output row of each row
   size_t stride;
   Gate gates[kGates];
-  size_t begin = 0, count = K;   // the inputs that are added now
-  size_t segment = 0, live = 0;  // of each `segment` inputs, only the first `live` are not zero; 0 for all
+  size_t begin = 0, count = K;   // the inputs of the current part
+  size_t segment = 0, live = 0;  // only the first `live` of each `segment` inputs are nonzero; 0: all
 
   const Gemm& Stages() const { return *this; }
 
@@ -100,8 +100,8 @@ struct Gemm {
   }
 };
 
-// What a sweep's panels may take of the first-level cache; their inputs are cut accordingly. A sum is stored unchanged
-// between two parts, so it is still one in order of k.
+// The bytes of the first-level cache for a sweep's panels, which limit the inputs of a part. Sums are stored unchanged
+// between two parts, so each is still one sum in the order of k.
 inline constexpr size_t kBytesOfPanels = 20 * 1024;
 
 template <class C, size_t kGates>
@@ -117,7 +117,7 @@ HWY_NOINLINE void Product(Gemm<C, kGates> op, size_t rows) {
   } while (op.begin < op.K);
 }
 
-// A packed matrix's columns are whole vectors.
+// Returns the geometry of a packed matrix, whose columns are padded to full vectors.
 HWY_INLINE Geometry WholePanels(size_t units, size_t lanes) { return {(units + lanes - 1) / lanes * lanes, lanes}; }
 
 template <class C>

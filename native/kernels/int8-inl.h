@@ -1,16 +1,16 @@
-// Products of matrices in int8: inputs in integers, sums in 32 bits, exact in any order.
+// Products with int8 matrices: integer inputs, and 32-bit sums that are exact in any order.
 //
-// An input x of a row is q times the row's scale. Of one plane, q is an int8 within ±127; of two, q = 128·hi + lo is
-// within ±127·128, its planes hi and lo are int8, and each has its own sum. A product is then
+// An input x of a row is q times the row's scale. With one plane, q is an int8 in ±127. With two, q = 128·hi + lo is in
+// ±127·128; the planes hi and lo are int8, and each has its own sum. A product is then
 //
-//   (scale of the row · scale of the channel) · sum        sum = 128·(sum of hi) + (sum of lo) of two planes
+//   (scale of the row · scale of the channel) · sum        with two planes, sum = 128·(sum of hi) + (sum of lo)
 //
-// in float32, every operation rounded by itself. Inputs that are not finite make the row's scale NaN.
+// in float32, with each operation rounded separately. The row's scale is NaN if an input is not finite.
 //
-// Where pairs of words of 16 bits are multiplied in one instruction, and quads of bytes are not, q of two planes is a
-// word: one sum of q·w in 32 bits is that of both planes, and takes half the time. Of up to kMaxInWords inputs it is
-// |q·w·K| ≤ 127·128·127·1040 < 2^31, and each plane's sum ≤ 127·127·1040 < 2^24, which float32 has exactly, so that the
-// bits are the same. Where a sum has more inputs, hi and lo are separate words.
+// Some targets multiply pairs of 16-bit words in one instruction, but not quads of bytes. There, q of two planes is a
+// word: one 32-bit sum of q·w replaces those of both planes, in half the time. With up to kMaxInWords inputs, |q·w·K| ≤
+// 127·128·127·1040 < 2^31, and each plane's sum is ≤ 127·127·1040 < 2^24, which is exact in float32, so the bits are
+// the same. If a sum has more inputs, hi and lo are separate words.
 
 #include <cstring>
 #include <limits>
@@ -34,20 +34,20 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Storage in int8, for inputs of kPlanes planes.
+// int8 storage, for inputs with kPlanes planes.
 template <size_t kPlanes>
 struct Int8 {
   std::int8_t q;
 };
 
-// The planes of inputs of products with matrices stored as S; 0 where they are numbers that are computed with.
+// The number of planes of inputs for matrices stored as S; 0 if inputs have the compute type.
 template <class S>
 inline constexpr size_t kPlanesOf = 0;
 template <size_t kPlanes>
 inline constexpr size_t kPlanesOf<Int8<kPlanes>> = kPlanes;
 template <class S>
 inline constexpr bool kIsInt8 = kPlanesOf<S> != 0;
-// Whether inputs of two planes are words.
+// Whether inputs with two planes are words.
 #undef ONEGRU_WORDS
 #if !ONEGRU_VNNI && (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4)
 #define ONEGRU_WORDS 1
@@ -56,7 +56,7 @@ inline constexpr bool kIsInt8 = kPlanesOf<S> != 0;
 #endif
 template <class S>
 inline constexpr bool kInWords = ONEGRU_WORDS && kPlanesOf<S> == 2;
-// How many sums a row of inputs has for each of its channels at a time.
+// The number of simultaneous sums of a row of inputs for each channel.
 template <class S>
 inline constexpr size_t kSumsEach = kIsInt8<S> && !kInWords<S> ? kPlanesOf<S> : 1;
 
@@ -64,7 +64,7 @@ inline constexpr size_t kSumsEach = kIsInt8<S> && !kInWords<S> ? kPlanesOf<S> : 
 template <class S>
 inline constexpr bool kConvertsInputs = kIsInt8<S> || kIsRounded<S>;
 
-// AMX multiplies where there are several rows.
+// Whether kernels for matrices stored as S can use AMX.
 #if !ONEGRU_AMX || HWY_TARGET != HWY_AVX3
 template <class S>
 inline constexpr bool kHasAmx = false;
@@ -76,14 +76,14 @@ template <class S>
 inline constexpr bool kHasAmx = kIsRounded<S>;
 #endif
 
-// VNNI multiplies unsigned with signed numbers: inputs have 128 added, which the channels' corrections take back.
+// VNNI multiplies unsigned by signed values, so 128 is added to inputs. The channels' corrections compensate for it.
 #if ONEGRU_VNNI
 inline constexpr int kInputOffset = 128;
 #else
 inline constexpr int kInputOffset = 0;
 #endif
 
-// --- sums of four products each: sum[i] + the products of the four int8 of x[i] and w[i], which has -128 too
+// --- AddQuads: sum[i] + the products of the four int8 of x[i] and w[i], where w may be -128, too
 
 #if ONEGRU_VNNI
 #undef ONEGRU_DPBUSD_256
@@ -110,7 +110,7 @@ HWY_INLINE hn::Vec128<std::int32_t> AddQuads(hn::Vec128<std::int32_t> sum, hn::V
   return hn::Vec128<std::int32_t>{ONEGRU_DPBUSD_128(sum.raw, x.raw, w.raw)};
 }
 #elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4
-// |w| and x with the sign of w: two products of 128 and 127 at most fit into 16 bits.
+// Multiplies |w| by x with the sign of w. The sum of two products of at most 128 · 127 fits into 16 bits.
 HWY_INLINE hn::Vec128<std::int32_t> AddQuads(hn::Vec128<std::int32_t> sum, hn::Vec128<std::int32_t> x,
                                              hn::Vec128<std::int32_t> w) {
   const __m128i pairs = _mm_maddubs_epi16(_mm_abs_epi8(w.raw), _mm_sign_epi8(x.raw, w.raw));
@@ -152,12 +152,12 @@ HWY_INLINE V AddQuads(V sum, V x, V w) {
 
 // --- rows of inputs
 
-// The planes of a row of K inputs, which follow its scale.
+// Returns a plane of a row of K inputs. The planes follow the row's scale.
 inline const unsigned char* PlaneOf(const unsigned char* row, size_t K, size_t plane) {
   return row + kQuantizedHeader + plane * QuantizedPlane(K);
 }
 
-// Whether words store the planes of a row separately, because a sum, of all inputs or of a group, has too many inputs.
+// Returns whether the planes of a row are separate words, because a sum (of all inputs or a group) has too many.
 inline bool IsSplit(const Spec& spec, size_t K) {
   return K > kMaxInWords && (spec.group == 0 || spec.group > kMaxInWords);
 }
@@ -168,11 +168,11 @@ inline float ScaleOf(const unsigned char* row) {
   return scale;
 }
 
-// The largest number of a row counts as 1 up to here: states are that large where rounding has made them so.
+// The largest magnitude of a row of states that counts as 1: rounding can make states slightly larger than 1.
 inline constexpr float kUnit = 1 + 0x1p-20f;
 
 #if ONEGRU_WORDS
-// Stores integers as words, of four k the first, the third, the second and the last: as bytes of weights are paired.
+// Stores integers as words. Four inputs are in the order 0, 2, 1, 3, in which the weights' bytes are paired.
 HWY_INLINE void StoreWords(hn::Vec128<std::int32_t> q, unsigned char* to) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_shufflelo_epi16(_mm_packs_epi32(q.raw, q.raw), 0xd8));
 }
@@ -207,7 +207,7 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
   HWY_ALIGN float rest[kLanes] = {};
   if (whole != K) std::memcpy(rest, x + whole, (K - whole) * sizeof(float));
 
-  // As integers, magnitudes have the same order as floats; infinity and NaN are the largest.
+  // The bits of magnitudes, as integers, are ordered like floats; infinity and NaN are the largest.
   auto most = hn::Zero(di);
   const auto update_max = [&](auto numbers) HWY_ATTR { most = hn::Max(most, hn::BitCast(di, hn::Abs(numbers))); };
   const auto is_finite = [&]() HWY_ATTR {
@@ -238,7 +238,7 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
     const auto store = [&](auto plane, std::int8_t* to) HWY_ATTR {
       if constexpr (kInputOffset == 0) {
         hn::StoreU(hn::DemoteTo(d8, plane), d8, to);
-      } else {  // adding 128 to a byte is flipping its first bit
+      } else {  // adding 128 to a byte flips its highest bit
         hn::StoreU(hn::Xor(hn::DemoteTo(d8, plane), hn::Set(d8, -128)), d8, to);
       }
     };
@@ -273,7 +273,7 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
 
 // --- products
 
-// Keeps a loop's sum in its register: GCC would store it in each pass where registers are scarce after the loop.
+// Keeps a loop's sum in its register. GCC would store it in each iteration if registers are scarce after the loop.
 template <class V>
 HWY_INLINE void KeepInRegister([[maybe_unused]] V& sum) {
 #if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL  // Clang checks "+v" against the flags of the whole unit
@@ -285,7 +285,7 @@ HWY_INLINE void KeepInRegister([[maybe_unused]] V& sum) {
 #endif
 }
 
-// Forces the value at `place` to stay in memory: GCC would otherwise keep it in registers.
+// Forces the value at `place` to stay in memory. GCC would otherwise keep it in registers.
 template <class T>
 HWY_INLINE void KeepInMemory([[maybe_unused]] T*& place) {
 #if !defined(_MSC_VER)
@@ -293,7 +293,7 @@ HWY_INLINE void KeepInMemory([[maybe_unused]] T*& place) {
 #endif
 }
 
-// sums[row * kPlanes + plane][panel * kGates + gate] += the products of a plane of a row with a panel of that gate.
+// Adds the products of a plane of a row and a panel's gate to sums[row * kPlanes + plane][panel * kGates + gate].
 //
 // quads: K / 4, rounded up. rows: the planes. panels, width: as for Multiply.
 template <size_t kRows, size_t kPanels, size_t kGates, class D, class Width, class V>
@@ -328,7 +328,7 @@ HWY_INLINE void MultiplyQuads(D d, size_t quads, const unsigned char* const (&ro
 }
 
 #if ONEGRU_WORDS
-// sum + the products of pairs of words.
+// Returns sum + the products of pairs of words.
 HWY_INLINE hn::Vec128<std::int32_t> AddPairs(hn::Vec128<std::int32_t> sum, hn::Vec128<std::int32_t> x,
                                              hn::Vec128<std::int32_t> w) {
   return hn::Vec128<std::int32_t>{_mm_add_epi32(sum.raw, _mm_madd_epi16(x.raw, w.raw))};
@@ -346,7 +346,7 @@ HWY_INLINE hn::Vec512<std::int32_t> AddPairs(hn::Vec512<std::int32_t> sum, hn::V
 }
 #endif
 
-// As MultiplyQuads does, for rows of words.
+// MultiplyQuads for rows of words.
 template <size_t kRows, size_t kPanels, size_t kGates, class D, class Width, class V>
 HWY_INLINE void MultiplyWords(D d, size_t quads, const unsigned char* const (&rows)[kRows],
                               const std::int8_t* const (&panels)[kPanels], Width width,
@@ -382,13 +382,13 @@ HWY_INLINE void MultiplyWords(D d, size_t quads, const unsigned char* const (&ro
 }
 #endif
 
-// The sum of both planes.
+// Returns the sum of both planes.
 template <class D, class V>
 HWY_INLINE V JoinPlanes(D d, V hi, V lo) {
   return MultiplyAdd(hi, hn::Set(d, 128.0f), lo);
 }
 
-// to + the scale times vector v of a row's sums, of all planes.
+// Returns to + scale · (vector v of a row's sums, over all planes).
 template <size_t kPlanes, class D, class V, class Sums>
 HWY_INLINE V AddScaled(D d, V scale, const Sums* sums, size_t v, V to) {
   V sum = hn::ConvertTo(d, sums[0][v]);

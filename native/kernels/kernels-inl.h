@@ -1,5 +1,5 @@
-// ONEGRU_KERNEL: the kernels that compute in ONEGRU_COMPUTED and have matrices stored as ONEGRU_STORED, once for each
-// SIMD target. Included once for each of them by each kernels_*.cc, so it has no guard.
+// Defines ONEGRU_KERNEL: the kernels that compute in ONEGRU_COMPUTED on matrices stored as ONEGRU_STORED, once for each
+// SIMD target. Each kernels_*.cc includes it once for each target, so it has no guard.
 
 #include "hwy/foreach_target.h"  // before highway.h: it chooses the target that highway.h sets up
 

@@ -1,4 +1,4 @@
-// The kernels for matrices stored as Float16, once for each SIMD target.
+// The kernels for matrices stored as float16, once for each SIMD target.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_f16.cc"

@@ -1,4 +1,4 @@
-// The kernels for matrices stored as Float32, once for each SIMD target.
+// The kernels for matrices stored as float32, once for each SIMD target.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_f32.cc"

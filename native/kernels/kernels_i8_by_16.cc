@@ -1,4 +1,4 @@
-// The kernels for matrices stored as int8 and inputs of two planes, once for each SIMD target.
+// The kernels for matrices stored as int8 and inputs with two planes, once for each SIMD target.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_i8_by_16.cc"

@@ -1,4 +1,4 @@
-// The kernels for matrices stored as int8 and inputs of two planes, by VNNI.
+// The kernels for matrices stored as int8 and inputs with two planes, with VNNI.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_i8_by_16_vnni.cc"

@@ -1,4 +1,4 @@
-// The kernels for matrices stored as int8 and inputs of one plane, by VNNI.
+// The kernels for matrices stored as int8 and inputs with one plane, with VNNI.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_i8_vnni.cc"

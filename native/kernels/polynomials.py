@@ -1,9 +1,9 @@
-"""Computes native/kernels/polynomials.h: minimax polynomials of the functions that activations are made of.
+"""Computes native/kernels/polynomials.h: minimax polynomials for the activation functions.
 
 Run it with mpmath installed:  python native/kernels/polynomials.py > native/kernels/polynomials.h
 
-Each polynomial p minimises the largest relative error of what it stands for, by Remez's exchange. The
-leading terms that are exact (x in expm1) stay outside p, so that nothing cancels near zero.
+Each polynomial p minimises the largest relative error of its function, by the Remez exchange algorithm.
+Leading terms that are exact (x in expm1) stay outside p, so that nothing cancels near zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Function = Callable[[Real], Real]
 
 
 def remez(target: Function, weight: Function, low: Real, high: Real, degree: int) -> tuple[list[Real], Real]:
-    """The p of a degree that minimises max |p - target| * weight on [low, high]; and that maximum."""
+    """Return the p of a degree that minimises max |p - target| * weight on [low, high], and that maximum."""
     count = degree + 2
     nodes = [
         (low + high) / 2 + (high - low) / 2 * mp.cos(mp.pi * (count - 1 - i) / (count - 1))
@@ -61,7 +61,7 @@ def remez(target: Function, weight: Function, low: Real, high: Real, degree: int
 
 
 def near_zero(function: Function, series: Callable[[Real], Real]) -> Function:
-    """`function`, by its series where it would cancel."""
+    """Return `function`, with its series where it would cancel."""
     return lambda x: series(x) if abs(x) < mp.mpf("1e-12") else function(x)
 
 

@@ -1,7 +1,7 @@
-// The products: rows of inputs times panels of packed weights, accumulated in registers.
+// Products of rows of inputs with panels of packed weights, accumulated in registers.
 //
-// Each output is one sum, in order of k, by fused multiply-add; a tile only decides how many such
-// sums run side by side. So every tile, and every target with FMA, gives the same bits.
+// Each output is one sum, in the order of k, of fused multiply-adds. A tile only determines how many sums run in
+// parallel, so results are bitwise identical for every tile, and on every target with FMA.
 
 #include <type_traits>
 
@@ -22,14 +22,14 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Storage of 16 bits by its meaning; the bits themselves are uint16_t.
+// 16-bit storage types, which distinguish the meaning of the bits.
 struct StoredFloat16 {
   std::uint16_t bits;
 };
 struct StoredBFloat16 {
   std::uint16_t bits;
 };
-// Matrices in bfloat16 whose inputs are rounded to bfloat16; see bfloat16-inl.h.
+// bfloat16 matrices with inputs rounded to bfloat16; see bfloat16-inl.h.
 struct StoredRoundedBFloat16 {
   std::uint16_t bits;
 };
@@ -49,7 +49,7 @@ HWY_INLINE hn::Vec<D> LoadWeights(D d, const StoredBFloat16* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
 
-// Whether the target converts from float16.
+// Whether the target has instructions that convert float16.
 #undef ONEGRU_HAS_HALF
 #define ONEGRU_HAS_HALF (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON)
 inline constexpr bool kHasHalf = ONEGRU_HAS_HALF;
@@ -60,7 +60,7 @@ HWY_INLINE hn::Vec<D> LoadWeights(D d, const StoredFloat16* from) {
   const hn::Rebind<hwy::float16_t, D> d16;
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
 #else
-  // Shifted into place, the exponent is off by 112; a multiplication mends it, for subnormals too.
+  // After the shift, the exponent is off by 112. A multiplication corrects it, also for subnormals.
   const hn::Rebind<std::uint16_t, D> d16;
   const hn::RebindToUnsigned<D> d32;
   const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from)));
@@ -74,11 +74,11 @@ HWY_INLINE hn::Vec<D> LoadWeights(D d, const StoredFloat16* from) {
 #endif
 }
 
-// The place of input k in its pair of bfloat16. kUnpaired: k has no pair, as in all other types, and as the last of an
+// The position of input k in its bfloat16 pair. kUnpaired: k has no pair, as in all other types, or is the last of an
 // odd number.
 enum class PairLane { kFirst, kSecond, kUnpaired };
 
-// The weights of input k and one of kGates gates; see packed.h.
+// Loads the weights of input k for one of kGates gates; see packed.h.
 template <PairLane kLane, size_t kGates, class D, class S>
 HWY_INLINE hn::Vec<D> WeightsOf(D d, const S* panel, size_t k, size_t gate, size_t units) {
   if constexpr (!std::is_same_v<S, StoredBFloat16> || kLane == PairLane::kUnpaired) {
@@ -94,11 +94,11 @@ HWY_INLINE hn::Vec<D> WeightsOf(D d, const S* panel, size_t k, size_t gate, size
   }
 }
 
-// The units of a panel that fills its vector: a constant, so that addresses are too.
+// The units of a full panel, as a constant, so that address offsets are constant.
 template <class D>
 using FullWidth = std::integral_constant<size_t, hn::MaxLanes(D())>;
 
-// sums[row][panel * kGates + gate] += x[row][k] · the weights of input k in that panel and gate.
+// Adds x[row][k] · the weights of input k in each panel and gate to sums[row][panel * kGates + gate].
 template <PairLane kLane, size_t kGates, size_t kRows, size_t kPanels, class D, class S, class Width, class V>
 HWY_INLINE void AddInput(D d, const hn::TFromD<D>* const (&x)[kRows], const S* const (&w)[kPanels], size_t k,
                          Width width, V (&sums)[kRows][kPanels * kGates]) {
@@ -107,8 +107,9 @@ HWY_INLINE void AddInput(D d, const hn::TFromD<D>* const (&x)[kRows], const S* c
     const size_t p = v / kGates, units = p + 1 < kPanels ? size_t{FullWidth<D>::value} : size_t{width};
     return WeightsOf<kLane, kGates>(d, w[p], k, v % kGates, units);
   };
-  // The smaller of the two sets stays in registers while the other is loaded one by one: with 12 sums, 16 registers
-  // have room for three and one. With four and one the compiler keeps sums in memory, which takes twice as long.
+  // The smaller set, inputs or weights, stays in registers while the other is loaded one by one. With 12 sums, 16
+  // registers have room for three and one. With four and one, the compiler keeps sums in memory, which takes twice as
+  // long.
   if constexpr (kRows < kVectors) {
     V inputs[kRows];
 #pragma GCC unroll 16
@@ -132,7 +133,7 @@ HWY_INLINE void AddInput(D d, const hn::TFromD<D>* const (&x)[kRows], const S* c
   }
 }
 
-// sums[row][panel * kGates + gate] += inputs[row] · panel of that gate.
+// Adds inputs[row] · the gate of each panel to sums[row][panel * kGates + gate].
 //
 // inputs: rows of K elements. panels: the first weights of each panel. width: the units of the last panel, a variable
 // or FullWidth; the panels before it are full.
@@ -152,12 +153,12 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
       AddInput<PairLane::kFirst, kGates>(d, x, w, k, width, sums);
       AddInput<PairLane::kSecond, kGates>(d, x, w, k + 1, width, sums);
     }
-    if constexpr (kRows > 1) {  // one at most is left; for a single row the loop below is faster
+    if constexpr (kRows > 1) {  // at most one is left; for a single row, the loop below is faster
       if (k < K) AddInput<PairLane::kUnpaired, kGates>(d, x, w, k, width, sums);
       return;
     }
   }
-  if constexpr (std::is_same_v<S, StoredFloat16> && !kHasHalf) {  // converting takes long anyway
+  if constexpr (std::is_same_v<S, StoredFloat16> && !kHasHalf) {  // the conversion is slow anyway
     for (; k < K; ++k) AddInput<PairLane::kUnpaired, kGates>(d, x, w, k, width, sums);
   } else {
 #pragma GCC unroll 4
@@ -165,7 +166,7 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
   }
 }
 
-// The same for a narrow panel, whose three gates are adjacent in memory and fill one or two vectors.
+// AddInput for a narrow panel, whose three gates are adjacent in memory and fill one or two vectors.
 // sums[row][v]: vector v of the 3·width sums of a row.
 template <PairLane kLane, size_t kRows, size_t kVectors, class D, class S, class V>
 HWY_INLINE void AddJoint(D d, const hn::TFromD<D>* const (&x)[kRows], const S* panel, size_t k, size_t units,

@@ -1,4 +1,4 @@
-// The products of a tile: its sums, plus rows of inputs times its panels of a packed matrix.
+// Adds products of rows of inputs with a tile's panels of a packed matrix to the tile's sums.
 
 #include <cstdint>
 #include <type_traits>
@@ -23,7 +23,7 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Where a tile's panels of a packed matrix of K inputs begin.
+// Gets the addresses of a tile's panels in a packed matrix with K inputs.
 template <class C, class S, class Tile>
 HWY_INLINE void PanelsOf(const ItemState<C, S>& s, const void* matrix, size_t K, const Tile& tile,
                          const S* (&panels)[Tile::kPanels]) {
@@ -33,7 +33,7 @@ HWY_INLINE void PanelsOf(const ItemState<C, S>& s, const void* matrix, size_t K,
   }
 }
 
-// sums += inputs · a packed matrix of K inputs.
+// Adds inputs · a packed matrix of K inputs to the tile's sums.
 template <class C, class S, class Tile>
 HWY_INLINE void AddProduct(const ItemState<C, S>& s, const void* matrix, size_t K, const C* const* inputs, Tile& tile) {
   const S* panels[Tile::kPanels];
@@ -42,7 +42,7 @@ HWY_INLINE void AddProduct(const ItemState<C, S>& s, const void* matrix, size_t 
 }
 
 #if ONEGRU_WORDS
-// The products of a group where inputs are words: of `count` inputs from `first` on.
+// AddGroup for inputs that are words: `count` inputs from `first` on.
 template <class C, class S, class Tile, size_t kPanels, size_t kVectors, class Start>
 HWY_INLINE void AddWords(const ItemState<C, S>& s, const std::int8_t* const (&panels)[kPanels],
                          const size_t (&channel)[kVectors], const Channels& channels, size_t K,
@@ -81,8 +81,8 @@ HWY_INLINE void AddWords(const ItemState<C, S>& s, const std::int8_t* const (&pa
 }
 #endif
 
-// One group's products in int8: of the inputs from group · s.spec.group on, or, where there is one group, of all.
-// start() sets the tile's sums, once registers are free for them; then the products are added, scaled.
+// Adds a group's scaled int8 products: of the inputs from group · s.spec.group on, or of all inputs if there is one
+// group. Before that, start() sets the tile's sums, as soon as registers are free for them.
 template <class C, class S, class Tile, class Start>
 HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
                          const unsigned char* rows, Tile& tile, size_t group, size_t groups, Start&& start) {
@@ -145,8 +145,8 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
   }
 }
 
-// start() sets the tile's sums; then the products are added of `rows` in int8 with a packed matrix of K inputs. Between
-// two groups the sums are in memory, as registers are for the products.
+// Sets the tile's sums by start(), then adds the products of int8 `rows` with a packed matrix of K inputs. Between two
+// groups, the sums are in memory, because the products need the registers.
 template <class C, class S, class Tile, class Start>
 HWY_INLINE void AddInt8(ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
                         const unsigned char* rows, Tile& tile, Start&& start) {
@@ -173,7 +173,7 @@ HWY_INLINE void AddInt8(ItemState<C, S>& s, const void* matrix, const Channels& 
   }
 }
 
-// start() sets the tile's sums; then the products of rounded rows with a packed matrix of K inputs are added.
+// Sets the tile's sums by start(), then adds the products of rounded rows with a packed matrix of K inputs.
 template <class C, class S, class Tile, class Start>
 HWY_INLINE void AddRounded(ItemState<C, S>& s, const void* matrix, size_t K, const unsigned char* rows, Tile& tile,
                            Start&& start) {
@@ -209,7 +209,7 @@ HWY_INLINE void AddRounded(ItemState<C, S>& s, const void* matrix, size_t K, con
   }
 }
 
-// The same for rows that are converted in either way.
+// AddInt8 or AddRounded, depending on the conversion of the rows.
 template <class C, class S, class Tile, class Start>
 HWY_INLINE void AddConverted(ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
                              const unsigned char* rows, Tile& tile, Start&& start) {
@@ -220,8 +220,8 @@ HWY_INLINE void AddConverted(ItemState<C, S>& s, const void* matrix, const Chann
   }
 }
 
-// start() sets the tile's sums. Then rows of h, or of r∘h, times a packed matrix are added. kWithPipelined: the next
-// part of the pipelined input projection is computed, too.
+// Sets the tile's sums by start(), then adds the products of rows of h, or of r∘h, with a packed matrix.
+// kWithPipelined: also computes the next part of the pipelined input projection.
 template <bool kWithPipelined, class Tile, class C, class S, class Start>
 HWY_INLINE void AddRecurrent(ItemState<C, S>& s, const void* matrix, const Channels& channels, Tile& tile,
                              Start&& start) {

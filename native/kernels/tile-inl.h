@@ -50,7 +50,7 @@ struct Tile {
   HWY_INLINE Tile(D tag, size_t first_row, size_t first_panel, Width last_width)
       : d(tag), row(first_row), panel(first_panel), width(last_width) {}
 
-  // f(At) for the rows [kFrom, kTo) of the tile.
+  // Calls f(At) for the rows [kFrom, kTo) of the tile.
   template <size_t kFrom = 0, size_t kTo = kRows, class F>
   HWY_INLINE void ForEach(const F& f) {
 #pragma GCC unroll 16
@@ -64,7 +64,7 @@ struct Tile {
 
   const D d;
   const size_t row, panel;  // the first of each
-  const Width width;        // the units of the last panel; those before it are whole
+  const Width width;        // the units of the last panel; those before it are full
   V sums[kRows][kPanels * kGates];
 };
 
@@ -87,7 +87,7 @@ inline constexpr bool kLargeTiles = true;
 inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 #endif
 
-// The most sums of a tile.
+// The maximum number of sums in a tile.
 inline constexpr size_t kMaxSums = kLargeTiles ? 24 : 12;
 
 // Whether there are few tile shapes: on targets for CPUs from before 2008, and where the code must be small.
@@ -99,19 +99,19 @@ inline constexpr bool kFewTiles = true;
 inline constexpr bool kFewTiles = false;
 #endif
 
-// With up to this many rows, all rows form one tile. int8 of two planes has two sums for each row, so half as many.
+// With up to this many rows, all rows form one tile. int8 with two planes has two sums per row, so half as many.
 inline constexpr size_t kMaxRowsOfOneTile = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
 
-// A sweep computes a panel, or a few, for more rows than one tile has. These are the most rows of its tiles, and its
-// panels. Two multiply-adds begin in a cycle and each takes four, so that at least eight sums must be under way; twelve
-// leave room for weights in 16 registers. Six rows of two vectors read fewer weights than four rows of three.
+// A sweep computes one or a few panels for more rows than one tile has. These are the most rows of its tiles, and its
+// panels. Two multiply-adds begin in a cycle and each takes four, so at least eight sums must be in flight. Twelve
+// leave room for weights in 16 registers. Six rows of two vectors read fewer weights than four of three.
 constexpr size_t MaxRowsOfSweep(size_t gates) {
   return !kLargeTiles && !kFewTiles && gates < 3 ? 6 : kMaxRowsOfOneTile;
 }
 constexpr size_t PanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
 
-// The number of rows of the next tile, usually the most. If the last tile would have at most half of the most rows, the
-// last two or three tiles share their rows equally, because small tiles are bound by the latency of multiply-adds.
+// Returns the number of rows of the next tile, usually kMax. If the last tile would have at most half of kMax rows, the
+// last two or three share their rows equally: small tiles are bound by the latency of multiply-adds.
 template <size_t kMax>
 constexpr size_t RowsOfNext(size_t left) {
   const size_t rest = left % kMax;
@@ -120,13 +120,13 @@ constexpr size_t RowsOfNext(size_t left) {
   return left < 2 * kMax ? (left + 1) / 2 : (left + 2) / 3;
 }
 
-// The number of adjacent panels in a tile that has all rows: enough sums to hide the latency of a multiply-add, but not
-// more than there are registers. rows: rows times Op::kSums. All storage types and the gradients use this function.
+// Returns the number of adjacent panels in a tile that has all rows: enough sums to hide the latency of a multiply-add,
+// but no more than there are registers. rows: rows times Op::kSums. All storage types and the gradients use it.
 //
-// Measured on AVX-512, for one row: of 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds begin
-// in a cycle (Zen 5), and 4 cost 15 % more than 1 at H = 64 (Zen 4). Of 2 gates, 4 panels are 2 to 5 % slower in single
-// steps, and 1.1 times as fast over time only at H = 64. Prefetching the weights of input k + 16 is 2 to 10 % slower,
-// from caches and from memory.
+// Measured on AVX-512, for one row. With 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds
+// begin in a cycle (Zen 5). 4 cost 15 % more than 1 at H = 64 (Zen 4). With 2 gates, 4 panels are 2 to 5 % slower in
+// single steps, and 1.1 times as fast over time only at H = 64. Prefetching the weights of input k + 16 is 2 to 10 %
+// slower, from caches and from memory.
 constexpr size_t PanelsOfOneTile(size_t gates, size_t rows) {
   if (kLargeTiles) {
     if (gates == 3) return rows <= 3 ? 2 : 1;
@@ -148,12 +148,12 @@ HWY_INLINE void WithRows(size_t rows, F&& f) {
   f(std::integral_constant<size_t, kMin>());
 }
 
-// Calls f with the tag of a vector that holds `width` units: of half the length, where that is enough.
+// Calls f with the tag of a vector for `width` units, of half the length if that is enough.
 template <class D, class F>
 HWY_INLINE void WithTag(D d, size_t width, F&& f) {
   constexpr size_t kLanes = hn::MaxLanes(D());
   constexpr size_t kBytes = kLanes * sizeof(hn::TFromD<D>);
-  if constexpr (kBytes >= 64) {  // a half of a shorter vector is no faster
+  if constexpr (kBytes >= 64) {  // half of a shorter vector is not faster
     if (width <= kLanes / 2) return f(hn::Half<D>());
   }
   f(d);
@@ -319,16 +319,16 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
   if (!backwards) rest();
 }
 
-// The number of rows that SweepPanelPairs computes; 0: none. With three gates, 5 rows would be tiles of 3 and 2 rows,
-// and 2 rows of one panel have too few sums to hide the latency of a multiply-add, so the last 2 rows take two panels.
-// With two gates, 7 rows would be tiles of 4 and 3. Pairs of bfloat16 gain nothing.
+// Returns the number of rows that SweepPanelPairs computes; 0: none. With three gates, 5 rows would be tiles of 3 and 2
+// rows. 2 rows of one panel have too few sums to hide the latency of a multiply-add, so the last 2 rows take two
+// panels. With two gates, 7 rows would be tiles of 4 and 3. Pairs of bfloat16 gain nothing.
 template <class S>
 constexpr size_t RowsForPanelPairs(size_t gates) {
   if (kLargeTiles || kFewTiles || kConvertsInputs<S> || std::is_same_v<S, StoredBFloat16>) return 0;
   return gates == 3 ? 5 : gates == 2 ? 7 : 0;
 }
 
-// Takes two panels at a time: the first kFirst rows as a tile of each panel, the last kLast rows as one tile of both.
+// Computes two panels at a time: the first kFirst rows as a tile per panel, the last kLast as one tile of both.
 template <size_t kRows, class Op, class D, class PollCancel>
 HWY_INLINE void SweepPanelPairs(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
   constexpr size_t kLast = kMaxSums / (2 * Op::kGates), kFirst = kRows - kLast;
@@ -348,7 +348,7 @@ HWY_INLINE void SweepPanelPairs(const Op& op, D d, size_t first, size_t last, bo
   }
 }
 
-// From this size of a matrix on, prefetching the next panel into the second-level cache pays.
+// The minimum bytes of a matrix for which prefetching the next panel into the second-level cache is faster.
 inline constexpr size_t kLargeForAmx = 1 << 19;
 
 // Computes full panels with AMX: first the sums of some panels and rows, then the tiles of these rows, which load them.
@@ -387,7 +387,7 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
       block.is_bfloat16 = kIsRounded<S>;
       block.words = stored * sizeof(S) / 4;
       if (is_large && sweeps > 1) {
-        // Prefetches the next panels, a part of them in each sweep over these.
+        // Prefetches a part of the next panels in each sweep over these.
         const size_t bytes = HWY_MIN(panels, last - first - i - count) * block.panel_stride;
         const size_t share = (bytes / sweeps + 63) / 64 * 64, begun = HWY_MIN(row / rows_at_once * share, bytes);
         block.next = (backwards ? block.weights - bytes : block.weights + count * block.panel_stride) + begun;
@@ -408,18 +408,18 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
   }
 }
 
-// Does tiles until all rows and the panels [first, last) are covered, with vectors as short as they may be.
+// Computes tiles for all rows and the panels [first, last), with vectors as short as possible.
 //
-// More rows than a tile has: panel after panel, each swept by tiles, so that each panel is loaded from memory once.
-// Else panels side by side. `backwards` walks the panels the other way round: after a forward sweep the last ones are
-// in cache. In a long sweep the rest is left out once op.s.PollCancel says no. kWideForOne: how many panels go
-// side by side with a single row, where it is known that there is one; 0 where it is not.
+// If the rows exceed one tile, it computes panel by panel, each swept by tiles, so that each panel is loaded from
+// memory once. Otherwise, it computes adjacent panels together. `backwards` reverses the order of the panels, because
+// the last ones of a forward sweep are in the cache. A long sweep stops when op.s.PollCancel returns false.
+// kWideForOne: the number of panels in a tile with a single row, if it is known that there is only one; otherwise 0.
 template <size_t kWideForOne = 0, class D, class Op>
 HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                          const Op& op) {
   const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
-  // The fewest rows of a tile in a sweep: with more rows than one tile has, and with two rows or more.
+  // The fewest rows of a tile in a sweep, if the rows exceed one tile, and if there are at least two.
   constexpr size_t kMinRowsOfSweep = HWY_MAX(MaxRowsOfSweep(Op::kGates) / Op::kSums / 2, 1);
   constexpr size_t kMinRowsOfSeveral = HWY_MIN(2, kMinRowsOfSweep);
   const bool is_long = op.s.IsLong(rows * (last - first));
@@ -463,7 +463,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
       SweepPanelPairs<Op::kRowsForPanelPairs>(op, d, first, full, backwards, poll);
   } else {
     constexpr size_t kMin = kMinRowsOfSweep, kWide = PanelsOfSweep(Op::kGates);
-    // Three panels rather than two and one, whose few sums would wait for their multiply-adds.
+    // Three panels instead of two and one, whose few sums would not hide the latency of multiply-adds.
     constexpr bool kTakesThree = kWide == 2 && !kLargeTiles && !kFewTiles;
     const bool takes_three = kTakesThree && full - first >= 3 && (full - first) % 2 == 1;
     const size_t wides = (full - first - (takes_three ? 3 : 0)) / kWide * kWide;
@@ -487,10 +487,10 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
 
 // The most panels for ForFew.
 inline constexpr size_t kFewPanels = kLargeTiles || kFewTiles ? 2 : 4;
-// Up to this many inputs a single panel's products with x fit into the latency of a step's activations.
+// Up to this many inputs, a single panel's products with x fit into the latency of a step's activations.
 inline constexpr size_t kMaxInputsByStep = 20;
 
-// kWhole panels and a narrow one with shorter vectors, stage by stage, so that their dependency chains overlap.
+// Computes kWhole panels and a narrow one with shorter vectors, stage by stage, to overlap their dependency chains.
 template <size_t kWhole, class D, class Short, class Op>
 HWY_INLINE void ComputeMixedTiles(const Op& op, D d, Short short_d, size_t width) {
   using Long = Tile<1, kWhole, Op::kGates, D, FullWidth<D>>;
@@ -507,7 +507,7 @@ HWY_INLINE void ComputeMixedTiles(const Op& op, D d, Short short_d, size_t width
   op.Stages().Finish(narrow_row);
 }
 
-// As ForTiles, for one row and few panels.
+// ForTiles for one row and few panels.
 template <class D, class Op>
 HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
   constexpr size_t kLanes = hn::MaxLanes(D());

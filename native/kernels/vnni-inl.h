@@ -1,6 +1,6 @@
-// ONEGRU_KERNEL: the kernels for matrices stored as ONEGRU_STORED, for the target AVX3 with AVX-512 VNNI and, where the
-// compiler knows it, AVX2 with AVX-VNNI. Highway has them in no target that all CPUs with them run. Included once for
-// each target, and compiled for those two.
+// Defines ONEGRU_KERNEL: the kernels for matrices stored as ONEGRU_STORED, for AVX3 with AVX-512 VNNI and, if the
+// compiler supports it, AVX2 with AVX-VNNI. Highway's targets with VNNI require features that some CPUs lack.
+// Included once for each target, and compiled for these two.
 
 #define ONEGRU_ARITHMETIC separate_vnni
 #define ONEGRU_COMPUTED float
@@ -14,7 +14,7 @@
 #if HWY_TARGET == HWY_AVX3 || (HWY_TARGET == HWY_AVX2 && ONEGRU_AVX_VNNI)
 #define ONEGRU_VNNI 1
 
-// Clang's immintrin.h leaves some headers out for clang-cl; highway.h has included those that they need.
+// Clang's immintrin.h omits some headers for clang-cl. highway.h has included those that they need.
 #include <immintrin.h>
 #undef HWY_TARGET_STR
 #if HWY_TARGET == HWY_AVX3
@@ -32,7 +32,7 @@
 
 #endif  // HWY_TARGET == HWY_AVX3 || …
 
-#include "native/kernels/sequence-inl.h"  // for each target, as its guard counts them
+#include "native/kernels/sequence-inl.h"  // for each target, because its guard counts them
 
 #if ONEGRU_VNNI
 

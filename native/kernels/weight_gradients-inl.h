@@ -1,5 +1,5 @@
-// The gradients by the weights: sums over rows and steps of products of dz, dr, dn, dq with x and h.
-// Included once for each SIMD target.
+// The weight gradients: sums over rows and steps of products of dz, dr, dn, dq with x and h. Included once for each
+// SIMD target.
 
 #include <algorithm>
 #include <cstring>
@@ -21,13 +21,13 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The tile's rows and vectors: a sum each, and as many under way as hide a multiply-add's latency.
+// The rows and vectors of a tile. It has a sum for each pair of them, enough to hide the latency of a multiply-add.
 inline constexpr size_t kTileRows = kLargeTiles ? 8 : 4;
 inline constexpr size_t kTileVectors = 3;
 // The rows n of a block, whose part of X or h stays in the first-level cache.
 inline constexpr size_t kRowsOfBlock = 128;
 
-// to[i][v] += Σ over n of a[n][i] · b[n][v]
+// Computes to[i][v] += Σ a[n][i] · b[n][v] over n.
 template <size_t kRows, size_t kVectors, class D, class C = hn::TFromD<D>>
 HWY_INLINE void AddOuter(D d, size_t count, const C* a, const C* b, C* to, size_t stride) {
   constexpr size_t kLanes = hn::MaxLanes(D());
@@ -55,7 +55,7 @@ HWY_INLINE void AddOuter(D d, size_t count, const C* a, const C* b, C* to, size_
   }
 }
 
-// The operands of the sums over n, in the order in which they are read, so that each is in few pages of memory.
+// The operands of the sums over n, in the order in which they are read, so that each occupies few memory pages.
 template <class C>
 class WeightsScratch {
  public:
@@ -71,7 +71,7 @@ class WeightsScratch {
     return (4 * tiles * kTileRows + kTileVectors * hn::MaxLanes(hn::ScalableTag<C>())) * rows * sizeof(C);
   }
 
-  // [gate][tile][n][kTileRows]
+  // Packs the gates' gradients as [gate][tile][n][kTileRows].
   void PackGates(const GradientChunk& chunk, size_t gates) {
     const C* const from = static_cast<const C*>(chunk.g);
     for (size_t g = 0; g < gates; ++g) {
@@ -86,7 +86,7 @@ class WeightsScratch {
     }
   }
 
-  // [n][vectors], of rows that begin at row(n)
+  // Packs the rows that begin at row(n), as [n][vectors].
   template <class Row>
   void PackColumns(const Row& row, size_t vectors) {
     const hn::ScalableTag<C> d;
@@ -98,7 +98,7 @@ class WeightsScratch {
     }
   }
 
-  // Adds the sums of a gate to its rows of `to`, in those columns.
+  // Adds the sums of a gate to its rows of `to`, in the packed columns.
   HWY_NOINLINE void Add(size_t gate, size_t vectors, C* to, size_t stride) const {
     const hn::ScalableTag<C> d;
     for (size_t begin = 0; begin < rows_; begin += kRowsOfBlock) {

@@ -16,8 +16,8 @@ namespace onegru {
 // not try again in each window. After a window with few preemptions, it halves.
 class PreemptionGovernor {
  public:
-  // Returns how many of `threads` to use. preemptions() → how often the caller was suspended since it began; called
-  // once per window.
+  // Returns how many of `threads` to use. preemptions() returns how often the caller was suspended since it began, and
+  // is called once per window.
   template <class Count>
   std::size_t UsableThreads(std::size_t threads, std::chrono::steady_clock::time_point now, Count&& preemptions) {
     if (const auto passed = now - begin_; passed >= kWindow) {

@@ -14,8 +14,8 @@ namespace onegru {
 
 namespace {
 
-// After a job a worker spins for about 3 µs, then yields for about 250 µs, to a runtime's threads that compute the
-// rest of a model, say: longer than the gap between two calls, too short to matter.
+// After a job, a worker spins for about 3 µs, then yields for about 250 µs, for example to a runtime's threads that
+// compute the rest of a model. This is longer than the gap between two calls, and too short to matter.
 constexpr int kSpinsWhenIdle = 100;
 constexpr int kYieldsWhenIdle = 400;
 // Callers do not wait for a worker that has missed this many invitations in a row.
@@ -38,7 +38,7 @@ void Pause() {
 std::atomic<std::size_t> g_num_threads{1};
 std::atomic<bool> g_avoids_contention{false};
 
-// The handshake of a worker and the one caller that holds it.
+// The handshake between a worker and the caller that has reserved it.
 enum State : std::uint32_t {
   kFree,
   kReserved,  // by a caller
@@ -61,7 +61,7 @@ struct alignas(64) Worker {
   int missed_invitations = 0;                        // withdrawn in a row
   std::atomic<std::int64_t> delay{kInitialDelay.count()};
 
-  // A single outlier, such as a delay by another process, changes the estimate by at most half.
+  // Updates the estimate. An outlier, such as a delay by another process, changes it by at most half.
   void UpdateDelay(std::chrono::nanoseconds took) {
     const std::int64_t before = delay.load(std::memory_order_relaxed);
     delay.store(std::clamp<std::int64_t>(took.count(), before - before / 4, before + before / 2),
@@ -76,7 +76,7 @@ struct alignas(64) Worker {
       if (state.load(std::memory_order_acquire) == kInvited) {
         std::uint32_t expected = kInvited;
         if (state.compare_exchange_strong(expected, kAtWork, std::memory_order_acq_rel)) {
-          if (caller_cpu >= 0 && system::CurrentCpu() == caller_cpu) {  // moved there later
+          if (caller_cpu >= 0 && system::CurrentCpu() == caller_cpu) {  // moved there since
             cpu_exclusion.Begin(thread, caller_cpu);
             cpu_exclusion.End();
           }
@@ -118,7 +118,7 @@ struct Pool {
   std::atomic<std::size_t> count{0};
   std::unique_ptr<Worker> workers[kMaxThreads];
 
-  // The n-th worker, started if need be; null if the system can start no more threads.
+  // Returns the n-th worker, and starts it if necessary; null if the system can start no more threads.
   Worker* At(std::size_t n) noexcept {
     if (n < count.load(std::memory_order_acquire)) return workers[n].get();
     ONEGRU_REQUIRE(n < kMaxThreads);
@@ -144,11 +144,11 @@ system::Mutex g_fork_mutex;
 
 }  // namespace
 
-// A forked child has none of the threads. It abandons their objects, with their locks in any state.
+// A forked child has none of the threads. It abandons their objects, whose locks may be in any state.
 struct Forks {
   static inline std::atomic<std::size_t> under_way{0};
   static inline std::atomic<system::Mutex*> another{nullptr};
-  static inline system::Mutex* locked = nullptr;  // `another`, as the fork that is under way found it
+  static inline system::Mutex* locked = nullptr;  // the value of `another` at the start of the current fork
 
   static void Before() {
     under_way.fetch_add(1, std::memory_order_seq_cst);
@@ -175,8 +175,8 @@ struct Forks {
 
 namespace {
 
-// Registered when the library is loaded: if a call registered it, a fork at the same time could leave the child with
-// half of it.
+// Registers the handlers when the library is loaded. If a call registered them, a simultaneous fork could leave the
+// child with only some of them.
 [[maybe_unused]] const bool g_sees_forks = [] {
   system::AtFork(&Forks::Before, &Forks::AfterInParent, &Forks::AfterInChild);
   return true;
@@ -200,7 +200,7 @@ void Window::Open() {
 
 namespace {
 
-// Null if there is no memory for it.
+// Returns null if memory is exhausted.
 Pool* ThePool() {
   if (Pool* pool = g_pool.load(std::memory_order_acquire)) return pool;
   system::StayLoaded();
@@ -253,8 +253,8 @@ Invitation::Invitation(Job& job, std::size_t count, WakePolicy wake_policy,
     if (asleep && wake_policy == WakePolicy::kSkip) continue;
     std::uint32_t expected = kFree;
     if (!worker->state.compare_exchange_strong(expected, kReserved, std::memory_order_acquire)) continue;
-    // The system may wake a thread on the CPU of the one that wakes it, and leave it there for milliseconds, waiting or
-    // switching with the caller at a higher cost than that of the work. (A very short sleep does not help.)
+    // The system may wake a thread on the CPU of its waker, and leave it there for milliseconds. There it waits, or
+    // alternates with the caller at a higher cost than that of the work. (A very short sleep does not help.)
     if (asleep) worker->cpu_exclusion.Begin(worker->thread.load(std::memory_order_relaxed), cpu);
     if (asleep && wake_policy == WakePolicy::kWakeForNextCall) {
       worker->Wake();

@@ -1,4 +1,4 @@
-// Worker threads: started when first needed, spinning for a moment after a job, then asleep.
+// Worker threads. They start when first needed, spin for a moment after a job, and then sleep.
 //
 // A call never waits for a worker that has not joined. The caller invites free workers and starts at once. Workers that
 // join help, and invitations that remain at the end are withdrawn. A helper may still use a job whose call has
@@ -27,7 +27,7 @@ namespace onegru {
 inline constexpr std::size_t kMaxThreads = 64;
 // end
 
-// The number of threads that a call may use, with the caller's own; at least 1.
+// Returns the number of threads that a call may use, including the caller's own; at least 1.
 std::size_t NumThreads();
 // Limits the calls of this thread to `most` threads; 0 removes the limit.
 void LimitThreads(std::size_t most);
@@ -35,7 +35,7 @@ void LimitThreads(std::size_t most);
 // system suspends the caller and its helpers in turn, they wait for each other, and the call takes longer than with one
 // thread.
 void SetNumThreads(std::size_t count, bool avoids_contention = false);
-// The number of threads that the calling thread's next call should use.
+// Returns the number of threads that the calling thread's next call should use.
 std::size_t UncontendedThreads();
 
 // Work that other threads may help with.
@@ -49,14 +49,14 @@ class Job {
   void Unref() {
     if (holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
-  // Whether every helper has left.
+  // Returns whether every helper has left.
   bool HasNoHelpers() const { return holders_.load(std::memory_order_acquire) == 1; }
 
  private:
   std::atomic<std::size_t> holders_{1};
 };
 
-// What a call does with sleeping workers.
+// The policy for sleeping workers.
 enum class WakePolicy {
   kInvite,           // wake sleeping workers and invite them
   kWakeForNextCall,  // wake them without an invitation, so that the next call finds them awake
@@ -66,10 +66,10 @@ enum class WakePolicy {
 // How long a leader waits for helpers that are awake.
 inline constexpr std::chrono::nanoseconds kGatherTimeout{2000};
 
-// Invites up to `count` workers to a job; the destructor withdraws the other invitations.
+// Invites up to `count` workers to a job. The destructor withdraws invitations that no worker has accepted.
 class Invitation {
  public:
-  // `predicted`: how long the job takes one thread. Without memory or threads: fewer are invited, or none.
+  // `predicted`: the time of the job on one thread. Without memory or threads, it invites fewer workers, or none.
   Invitation(Job& job, std::size_t count, WakePolicy wake_policy, std::chrono::nanoseconds predicted) noexcept;
   ~Invitation();
   Invitation(const Invitation&) = delete;
@@ -88,7 +88,7 @@ class Invitation {
   struct Worker* workers_[kMaxThreads];
 };
 
-// Busy waiting: pauses first, then yields, as the thread that is waited for may need this CPU.
+// Busy-waits: pauses first, then yields, because the awaited thread may need this CPU.
 class Spin {
  public:
   void Once() {
@@ -99,8 +99,8 @@ class Spin {
       Yield();
     }
   }
-  // The same, and sleeps after some milliseconds: yielding alone keeps the CPU from a thread of lower priority, which
-  // may be the one that is waited for. The longer it has waited the longer it sleeps, as each sleep costs some 10 µs.
+  // Like Once, but sleeps after some milliseconds: a yield keeps the CPU from threads of lower priority, and the
+  // awaited one may be among them. Sleeps become longer over time, because each costs about 10 µs.
   void OnceOrNap() {
     if (naps_from_now_ == 0) return Nap();
     if (spins_ == kPauses) --naps_from_now_;
@@ -109,7 +109,7 @@ class Spin {
   static void Pause();
 
  private:
-  static constexpr int kPauses = 2000;  // some 50 µs: longer than a step
+  static constexpr int kPauses = 2000;  // about 50 µs: longer than a step
   static constexpr int kYields = 4000;
   static constexpr std::chrono::microseconds kMaxNap{1000};
   static void Yield();
@@ -119,11 +119,11 @@ class Spin {
   std::chrono::microseconds nap_{50};
 };
 
-// Busy waiting with a timeout. Reads the clock only now and then.
+// Busy-waits with a timeout. Reads the clock only occasionally.
 class SpinDeadline {
  public:
   explicit SpinDeadline(std::chrono::nanoseconds most) : most_(most) {}
-  // Waits a little; false once it has been too long.
+  // Waits briefly. Returns false after the timeout.
   bool Wait();
 
  private:
@@ -132,8 +132,8 @@ class SpinDeadline {
   int spins_ = 0;
 };
 
-// While a helper is in a window it touches a caller's memory, and the process does not fork: the child would find that
-// memory half written, by a thread that it does not have.
+// While a helper is in a window, it accesses a caller's memory, and the process does not fork. Otherwise the child
+// would have partly written memory, and no thread to complete it.
 class Window {
  public:
   static void Open();
@@ -144,8 +144,8 @@ class Window {
   static inline std::atomic<std::size_t> open_{0};
 };
 
-// A lock for state of the process, which is held briefly and never during a fork: a child would find it held by a
-// thread that it does not have.
+// A lock for process-wide state. It is held briefly, and never during a fork, because the child would have no thread to
+// release it.
 class ForkLock {
  public:
   ForkLock();
@@ -154,15 +154,15 @@ class ForkLock {
   ForkLock& operator=(const ForkLock&) = delete;
 };
 
-// Has the mutex of the memory pool locked while the process forks, too: after windows are closed, as a helper may
-// allocate in one. Separate handlers would run in an order that only the linker knows.
+// Registers the memory pool's mutex, which is then locked during a fork: after windows are closed, because a helper may
+// allocate in one. Separate fork handlers would run in an order that depends on the linker.
 void LockWhileForking(system::Mutex& mutex);
 
 #if defined(ONEGRU_STALL)
-// For tests: a hook wherever the system may suspend a helper, and counts of events.
+// For tests: a hook at each point where the system may suspend a helper, and counts of events.
 struct Events {
   std::atomic<void (*)()> stall{nullptr};
-  bool wakes_all = false;  // invite sleeping workers, too
+  bool wakes_all = false;  // also invite sleeping workers
   std::atomic<std::size_t> late{0}, reclaimed{0}, committed{0}, joined{0};
 };
 extern Events g_events;
