@@ -15,7 +15,7 @@ from onegru.models.model import Model
 from onegru.models.streaming import forms_of_onnx
 from onegru.rewriting.check import Check
 from onegru.rewriting.external_data import embed_external, left_external, one_file, write_model
-from onegru.rewriting.nodes.changes import Changes
+from onegru.rewriting.nodes.changes import RewriteOptions
 from onegru.rewriting.nodes.model_pass import Rewritten, rewrite_model
 from onegru.rewriting.streaming import Chunked, check_chunks, made_from
 
@@ -26,7 +26,7 @@ def rewrite_onnx(
     check: Check | None,
     time: Mapping[str, int] | None,
     delay: bool,
-    changes: Changes | None = None,
+    options: RewriteOptions | None = None,
 ) -> Chunked:
     """Change an ONNX model, and compare it with its source."""
     place, model = Source.of(file), model_of(file)
@@ -45,8 +45,8 @@ def rewrite_onnx(
     outputs = check_chunks(whole, lambda: read(data), made, check, target, notes)
     rewritten: Rewritten | None = None
     changed: ModelProto = made.model
-    if changes is not None:
-        rewritten = rewrite_model(place, changed, len(data), changes)
+    if options is not None:
+        rewritten = rewrite_model(place, changed, len(data), options)
         changed = rewritten.model
         data = rewritten.serialized(place)
         notes += rewritten.notes
