@@ -108,7 +108,7 @@ _QUANTIZED: tuple[tuple[int, Mapping[str, str]], ...] = (
     ),
 )
 
-#: Covering arrays, by operator: the levels of each factor, and rows of their places as hexadecimal digits.
+#: Covering arrays, by operator: the levels of each factor, and rows of their indices as hexadecimal digits.
 #: `tests.conformance.covering` writes them.
 COVERING = Path(__file__).parent / "covering.json"
 

@@ -351,7 +351,7 @@ class _Chain:
         if self.zeros:
             asked.add("zeroed")
         count = len(first.masks)
-        masks = [[cell.masks[place] for cell in self.cells] for place in range(count)]
+        masks = [[cell.masks[index] for cell in self.cells] for index in range(count)]
         lengths = lengths_of(graph.at, masks[0], self.reverse) if count == 1 else None
         attention = [cell.attention for cell in self.cells if cell.attention is not None]
         recurrence = Recurrence(

@@ -49,7 +49,7 @@ class LayerCache:
         self._has_warned = False
 
     def find(
-        self, weights: Iterable[object], place: str, make: Callable[[Weights], PackedLayer]
+        self, weights: Iterable[object], location: str, make: Callable[[Weights], PackedLayer]
     ) -> PackedLayer:
         """The layer of these weights, which `make` packs if they are not those of the last run."""
         arrays = tuple(None if array is None else np.asarray(array) for array in weights)
@@ -62,7 +62,7 @@ class LayerCache:
             self._has_warned = True
             size = sum(array.nbytes for array in arrays if array is not None)
             warnings.warn(
-                f"{place}W, R, B: are not the same in each run; their {size} bytes are compared in "
+                f"{location}W, R, B: are not the same in each run; their {size} bytes are compared in "
                 "each, and packed again when they have changed (constants are packed once)",
                 SpecWarning,
                 stacklevel=callers_level(),

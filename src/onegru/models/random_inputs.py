@@ -420,16 +420,16 @@ def shapes_of(
 
 def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argument: str) -> None:
     """Add the sizes of dynamic dimensions from the full shape of an input."""
-    place = f"{argument}: {info.name} is {','.join(map(str, shape))}"
+    location = f"{argument}: {info.name} is {','.join(map(str, shape))}"
     if info.shape is None:
         return
     if not fits(shape, info.shape):
-        raise SpecError(f"{place}; must be {_shape_words(info)}")
+        raise SpecError(f"{location}; must be {_shape_words(info)}")
     for axis, size in enumerate(shape):
         if not isinstance(info.shape[axis], int):
             name = dimension_name(info, axis)
             if sizes.setdefault(name, size) != size:
-                raise SpecError(f"{place}; {name} must be {sizes[name]}, as it is elsewhere")
+                raise SpecError(f"{location}; {name} must be {sizes[name]}, as it is elsewhere")
 
 
 def _shape_words(info: TensorInfo) -> str:

@@ -160,12 +160,12 @@ def rewrite_file(
         from onegru.rewriting.nodes.plan import check_opset
     if options.get("opset") is not None:
         check_opset(options["opset"])
-    place = Source.of(file)
-    rewritten = rewrite_model(place, model_of(file), len(file.data), RewriteOptions(**options))
-    result = rewritten.serialized(place)
+    onnx_source = Source.of(file)
+    rewritten = rewrite_model(onnx_source, model_of(file), len(file.data), RewriteOptions(**options))
+    result = rewritten.serialized(onnx_source)
     outputs, unchecked = check_result(
         lambda: read_onnx(file, again=True),
-        parse_onnx(result, place.changed(named)),
+        parse_onnx(result, onnx_source.changed(named)),
         named,
         check,
         TOLERANCE_REWRITTEN,
@@ -174,7 +174,7 @@ def rewrite_file(
         options.get("runtime"),
     )
     if path is not None:
-        write_model(place, rewritten.model, result, path)
+        write_model(onnx_source, rewritten.model, result, path)
     return Rewriting(
         source=str(file),
         target=None if path is None else str(path),

@@ -46,7 +46,7 @@ def subject_of(model: Model, probed: bool = False) -> ModelUnderTest:
 
 def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
     """Where the values are in an IR: the GRU layers that they are inputs or outputs of."""
-    places: dict[str, Probe] = {}
+    probes: dict[str, Probe] = {}
     for gru in model.gru_nodes:
         node, operator = gru.step, gru.step.operator
         for side, ports, names in (
@@ -56,8 +56,8 @@ def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
             for index, port in enumerate(ports):
                 if port.name in names:
                     value = names[port.name]
-                    places.setdefault(value, Probe(value, node.name, side, index))
-    return tuple(places[value] for value in values)
+                    probes.setdefault(value, Probe(value, node.name, side, index))
+    return tuple(probes[value] for value in values)
 
 
 def find_fault(

@@ -118,5 +118,5 @@ class Walker:
 
     def _conversion(self, item: PlacedLayer) -> Conversion:
         dtype = self.parser.element_type(item.layer, "destination_type")
-        place = f"{self.parser.path}: Convert layer {item.layer.name!r}: "
-        return Conversion(place, item.inputs[0], item.outputs[0], dtype)
+        location = f"{self.parser.path}: Convert layer {item.layer.name!r}: "
+        return Conversion(location, item.inputs[0], item.outputs[0], dtype)

@@ -187,9 +187,9 @@ def _split(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNode
     for index, half in enumerate(_halves(config)):
         direction, inputs = half.direction, {}
         for port, name in config.inputs.items():
-            what, place = f"{direction}/{port}", scope.integers(index)
+            what, position = f"{direction}/{port}", scope.integers(index)
             has_part = port in axes
-            inputs[port] = new.folded("Gather", [name, place], what, axis=axes[port]) if has_part else name
+            inputs[port] = new.folded("Gather", [name, position], what, axis=axes[port]) if has_part else name
         outputs = {port: scope.names.fresh(f"{half.base}/{port}") for port in config.outputs}
         halves.append(replace(half, name=scope.names.fresh(half.base), inputs=inputs, outputs=outputs))
     for port, output in config.outputs.items():

@@ -21,7 +21,7 @@ class Cache(NamedTuple):
     """The last steps of a value, in front of those of a chunk."""
 
     op: Op  # what takes them; the padding along time of a pooling or a convolution goes
-    place: int  # the input of the operator
+    port: int  # the input of the operator
     axis: int  # the axis of the input that is time
     first: int  # how many there are before the first chunk
     steps: int  # how many there are later
@@ -67,9 +67,9 @@ class StreamingPlan:
     dropped: dict[tuple[int, int], int] = field(default_factory=dict)
     # Gathers of all steps, each by its number, with the axis of the indices that numbers them
     whole: list[tuple[Op, int]] = field(default_factory=list)
-    # Gathers of the last step by its place, which is known where the number of steps is fixed
+    # Gathers of the last step by its index, which is known where the number of steps is fixed
     latest: list[Op] = field(default_factory=list)
-    # Reshapes whose sizes have a fixed number of steps, at these places
+    # Reshapes whose sizes have a fixed number of steps, at these axes
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
     # sums and products from the first step on, which need that of the steps before, and the axis
     accumulated: list[tuple[Op, int]] = field(default_factory=list)
