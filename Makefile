@@ -233,7 +233,7 @@ accuracy: $(VENV)/.dev  ## Measure: activations at all float32 numbers; ARGS=Sig
 fuzz: $(VENV)/.fuzz  ## Fuzz: broken files of every kind, ten minutes; ARGS=--minutes
 	@$(BIN)/python -m tests.fuzz.run $(ARGS)
 
-near-misses: $(VENV)/.dev  ## Fuzz: 20,000 bent GRUs fused: half an hour; ARGS=--count
+near-misses: $(VENV)/.dev  ## Fuzz: 20,000 perturbed GRUs fused: half an hour; ARGS=--count
 	@$(BIN)/python -m tests.fusion.near_misses $(ARGS)
 
 fuzz-native: $(VENV)/.dev | build  ## Fuzz: layers and nodes of any bytes under ASan, ten minutes

@@ -282,22 +282,22 @@ class Algebra:
 
     def positive(self, w: Polynomial, p: Polynomial, q: Polynomial, is_strict: bool) -> Polynomial:
         """Return p where w > 0 (or w ≥ 0 unless strict), else q, as a function like Relu."""
-        for sign, above, below in ((1.0, p, q), (-1.0, q, p)):
+        for sign, right, left in ((1.0, p, q), (-1.0, q, p)):
             x = scale(w, sign)
-            if below.terms == {} and above.terms:
-                threshold = add(above, x, -1.0)  # x + threshold > threshold
+            if left.terms == {} and right.terms:
+                threshold = add(right, x, -1.0)  # x + threshold > threshold
                 if threshold.is_constant and (t := scalar(threshold.constant)) is not None:
                     if t == 0:
-                        return self.clip(above, 0.0, np.inf)
+                        return self.clip(right, 0.0, np.inf)
                     if is_strict == (sign > 0):  # it is 0 at the threshold; the others are continuous
-                        return self.function("ThresholdedRelu", above, parameters=(t,))
-            if (k := ratio(above, x)) is None or abs(k - 1) > CLOSE:
+                        return self.function("ThresholdedRelu", right, parameters=(t,))
+            if (k := ratio(right, x)) is None or abs(k - 1) > CLOSE:
                 continue
-            if (alpha := ratio(below, above)) is not None:
-                return self.function("LeakyRelu", above, parameters=(alpha,))
-            alpha = scalar(-below.constant)
-            if alpha and same(below, scale(add(self.exp(above), constant(1), -1.0), alpha)):
-                return self.function("Elu", above, parameters=(alpha,))
+            if (alpha := ratio(left, right)) is not None:
+                return self.function("LeakyRelu", right, parameters=(alpha,))
+            alpha = scalar(-left.constant)
+            if alpha and same(left, scale(add(self.exp(right), constant(1), -1.0), alpha)):
+                return self.function("Elu", right, parameters=(alpha,))
         raise UnknownOpError
 
     def inner_atoms(self, *polynomials: Polynomial) -> Iterable[int]:

@@ -19,7 +19,7 @@ from onegru.torch.autograd.watching import is_batched_gradient
 class _Elementary:
     """The elementary functions of tensors, as `onegru.core.elementary.Elementary`."""
 
-    # At a kink, the gradient is that of the kernels: from the left, and 0 for HardSigmoid.
+    # At a breakpoint, the gradient is that of the kernels: from the left, and 0 for HardSigmoid.
 
     add = staticmethod(torch.add)
     mul = staticmethod(torch.mul)
@@ -41,11 +41,11 @@ class _Elementary:
     def minimum(self, x: Tensor, bound: float) -> Tensor:
         return torch.where(x >= bound, bound, x)
 
-    def below(self, x: Tensor, bound: float, then: float, otherwise: Tensor) -> Tensor:
+    def where_less(self, x: Tensor, bound: float, then: float, otherwise: Tensor) -> Tensor:
         otherwise = torch.where(x == bound, otherwise.detach(), otherwise)  # at the bound, no gradient
         return torch.where(x < bound, then, otherwise)
 
-    def bent(self, x: Tensor, negative: Tensor, positive: Tensor) -> Tensor:
+    def piecewise(self, x: Tensor, negative: Tensor, positive: Tensor) -> Tensor:
         return torch.where(x > 0, positive, negative)
 
     def finite(self, x: Tensor) -> Tensor:
