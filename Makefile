@@ -66,7 +66,7 @@ test-targets: $(VENV)/.dev  ## Test: the kernels for every CPU, tested on each S
 	@build/module-all/onegru_check 300
 	@for target in $$($(BIN)/python -c 'import onegru; print(*onegru.targets().available)'); do \
 	  echo "On $$target:" && ONEGRU_TARGET=$$target $(BIN)/python -m pytest $(PYTEST_ARGS) -q tests/engines tests/layers || exit 1; done
-	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long tests/contracts/test_bits.py tests/contracts/test_accuracy.py tests/cli/test_app.py
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long tests/contracts/numerics/test_bits.py tests/contracts/numerics/test_accuracy.py tests/cli/test_app.py
 
 test-one-cpu: $(VENV)/.dev  ## Test: threads, runtimes and promises on one CPU
 	@taskset --cpu-list "$$($(BIN)/python -c 'import os; print(min(os.sched_getaffinity(0)))')" \

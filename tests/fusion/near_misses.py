@@ -19,7 +19,7 @@ from rich.progress import Progress
 
 import onegru
 from tests.support.decomposed.perturbed import PerturbedModel, draw_perturbed, in_float64
-from tests.support.fusing import Array, by_onnxruntime, error, fused
+from tests.support.models.fusing import Array, by_onnxruntime, error, fused
 
 # How far outputs of a model, and of it fused, lie apart: float32 roundings of long sums of large numbers,
 # which breakpoints enlarge, were 4e-4 at most over 4,000 models. A perturbation changes some output more.

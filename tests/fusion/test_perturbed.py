@@ -7,7 +7,7 @@ import pytest
 
 from tests.fusion.near_misses import check, of_seed
 from tests.support.decomposed.perturbed import draw_perturbed
-from tests.support.fusing import SIGMOID, TANH, Function, Net, Step, check_fused, fused, one_step
+from tests.support.models.fusing import SIGMOID, TANH, Function, Net, Step, check_fused, fused, one_step
 
 pytest.importorskip("onnxruntime")
 

@@ -21,6 +21,7 @@ from onegru.operators.onnx import AUGRU_DOMAINS
 from onegru.rewriting.check import Check
 from onegru.rewriting.compare import OutputCheck
 from tests.support.comparison import assert_bits
+from tests.support.files.int8_files import store_in_int8
 from tests.support.files.onnx_models import (
     PLAIN,
     WEIGHTS,
@@ -36,11 +37,10 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
-from tests.support.int8_files import store_in_int8
 from tests.support.layers import make_gru
 from tests.support.machine.repository import DENOISER, DIGITS
-from tests.support.rewrite_cases import Case, assert_close, cases, expected
-from tests.support.runtimes import onnxruntime_results, openvino_results
+from tests.support.models.rewrite_cases import Case, assert_close, cases, expected
+from tests.support.models.runtimes import onnxruntime_results, openvino_results
 
 
 def in_int8(matrix: Array) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
 from onegru.peers.base import ModelUnderTest
-from tests.support.mutants import Fake
+from tests.support.models.mutants import Fake
 
 
 def named(*names: str) -> list[Case]:

@@ -24,7 +24,7 @@ from tests.support.files.onnx_models import (
     numbers,
     tensor,
 )
-from tests.support.runtimes import onnxruntime_results
+from tests.support.models.runtimes import onnxruntime_results
 
 Outputs = Sequence[str | ValueInfoProto]
 

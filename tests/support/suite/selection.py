@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-DURATIONS = Path(__file__).parents[1] / "durations.json"
+DURATIONS = Path(__file__).parents[2] / "durations.json"
 SECONDS = 0.2
 RAREST = 6  # a function with a single case runs at least in every sixth commit
 

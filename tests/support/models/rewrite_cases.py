@@ -31,7 +31,7 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
-from tests.support.runtimes import onnxruntime_results, openvino_results
+from tests.support.models.runtimes import onnxruntime_results, openvino_results
 
 OTHERS = {"onnxruntime": onnxruntime_results, "openvino": openvino_results}
 

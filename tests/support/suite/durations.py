@@ -14,7 +14,7 @@ from statistics import median
 
 import pytest
 
-from tests.support.selection import DURATIONS, stored_durations
+from tests.support.suite.selection import DURATIONS, stored_durations
 
 GROWTH, SLACK = 1.5, 5.0  # of a file's time; seconds more, for functions that are too fast to be stored
 LEAST = 0.2  # seconds of a function that is stored
