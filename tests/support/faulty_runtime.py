@@ -1,4 +1,4 @@
-"""A runtime that does to itself whatever a runtime may do; importable, as it runs in other processes."""
+"""A runtime that crashes, hangs or returns wrong answers; child processes import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cases as folders, for the harness of any runtime.
+"""Write the cases as folders that test programs of any runtime can read.
 
     DIR/index.json                            every case: its folder, operator, type, unusual features
     DIR/onnx/test_NAME/model.onnx             as onnx's own backend tests have them

@@ -1,8 +1,8 @@
-"""Changes of a graph, said once for every file format.
+"""Changes of a graph, independent of the file format.
 
-An `Edit` stages changes: the flow stays as it was read, so that results about it stay valid.
-A writer of each format then applies them to the file's own representation, and touches nothing else of it.
-Operators are said with ONNX's names in the form of its newest opset: lists of integers are inputs.
+An `Edit` stages changes. The flow stays unchanged, so that results about it stay valid. The writer of each
+format then applies the changes to the file's own representation. Operators have ONNX's names in the form of
+its newest opset: lists of integers are inputs.
 """
 
 from __future__ import annotations

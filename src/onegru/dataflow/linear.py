@@ -1,4 +1,4 @@
-"""Sizes times a number, with a number added."""
+"""Values of the form size · factor + offset."""
 
 from __future__ import annotations
 

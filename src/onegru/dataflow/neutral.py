@@ -1,4 +1,4 @@
-"""Constants with one value, and operators that they do not change."""
+"""Recognize constants with one value, and operators that they leave without effect."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read a saved Keras model in a child process.
-
-It runs in a separate process, as a broken file can crash the HDF5 library.
-"""
+"""Read a saved Keras model in a child process, because a broken file can crash the HDF5 library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer for the weights that a run brings: packed once, and again only when they change."""
+"""Cache the packed layer of weights that are inputs of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks of layers, each of which takes the outputs of the one below."""
+"""Stacks of layers, each of which reads the outputs of the previous layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""onegru's operators as subclasses of `openvino.Op`; imports OpenVINO, so that nothing else has to."""
+"""onegru's operators as subclasses of `openvino.Op`; the module imports OpenVINO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replacing GRU layers of OpenVINO models by onegru's; imports OpenVINO, so that nothing else has to."""
+"""Replace GRU layers of OpenVINO models by onegru's; the module imports OpenVINO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of Arrow tables as NumPy arrays: sequences without padding, and what is wrong with their rows."""
+"""Convert columns of Arrow tables to NumPy arrays, and find invalid rows."""
 
 from __future__ import annotations
 

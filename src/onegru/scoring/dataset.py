@@ -1,4 +1,4 @@
-"""The Parquet files of a run, and their division into parts, which depends on nothing but them."""
+"""The Parquet files of a run, and their division into parts, which depends only on the files."""
 
 from __future__ import annotations
 

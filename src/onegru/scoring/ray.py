@@ -1,4 +1,4 @@
-"""A run's work on a Ray cluster: tasks that write the parts that they score."""
+"""Score the parts of a run as tasks on a Ray cluster."""
 
 from __future__ import annotations
 

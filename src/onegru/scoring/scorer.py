@@ -1,4 +1,4 @@
-"""The scorer: rows of a table in, the same rows with the model's outputs out."""
+"""`Scorer`: add the outputs of a model to the rows of a table."""
 
 from __future__ import annotations
 

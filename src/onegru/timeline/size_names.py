@@ -1,4 +1,4 @@
-"""The sizes of states, by the names that inputs of the model have for them."""
+"""Name the sizes of states after the dimensions of the model's inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The value of a state before the first step."""
+"""Compute the value of a state before the first step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
                 values[op.outputs[0]] = np.array([_number(item, size) for item in part], np.int64)
                 counting.update(op.outputs if _open_axes(part) else ())
                 continue
-            if not _keeps_places(flow, op, counting):
+            if not _keeps_indices(flow, op, counting):
                 return None
             values.run(op)
         return None if name in counting else values[name]
@@ -55,7 +55,7 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
         return None
 
 
-def _keeps_places(flow: Flow, op: Op, counting: set[str]) -> bool:
+def _keeps_indices(flow: Flow, op: Op, counting: set[str]) -> bool:
     """Whether an operator treats axes of any length alike; notes what it computes of sizes in `counting`."""
     call, operator = Call(op, flow), operator_of(op.kind)
     data = [index for index, name in enumerate(op.inputs) if name and index not in operator.size_inputs]

@@ -1,4 +1,4 @@
-"""A layer as a node of ONNX, for `torch.onnx.export`: by its newer exporter, and by the older one."""
+"""Export a layer as an ONNX node, with both exporters of `torch.onnx.export`."""
 
 from __future__ import annotations
 

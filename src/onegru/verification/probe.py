@@ -1,4 +1,4 @@
-"""ONNX models for other runtimes to compare with: whole models, or one GRU node alone."""
+"""ONNX models for a comparison with other runtimes: whole models, or single GRU nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Near misses by one more operator: any value of a decomposed GRU perturbed, at any step, in any gate."""
+"""Near misses: decomposed GRUs with one more operator after a random value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files whose weights are stored in int8, as `onegru.quantize` writes them, without its measurements."""
+"""Write files with int8 weights as `onegru.quantize` does, without its measurements."""
 
 from __future__ import annotations
 

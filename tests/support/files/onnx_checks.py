@@ -1,4 +1,4 @@
-"""ONNX models run by onegru and by ONNX Runtime, and the results compared."""
+"""Run ONNX models in onegru and ONNX Runtime, and compare the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IRs with other layers than GRUs, made by OpenVINO itself."""
+"""IRs with layers other than GRUs, written by OpenVINO."""
 
 from __future__ import annotations
 

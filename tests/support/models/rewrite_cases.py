@@ -1,4 +1,4 @@
-"""Models to rewrite, and checks of what a rewriting made of them."""
+"""Models for tests of `rewrite`, and checks of the results."""
 
 from __future__ import annotations
 

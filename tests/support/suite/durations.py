@@ -1,4 +1,4 @@
-"""Measures the CPU time of the tests, and compares it with the times in tests/durations.json.
+"""Measure the CPU time of the tests, and compare it with the times in tests/durations.json.
 
 Times are those of the process and its children, so that a busy machine changes them little. A slower machine
 takes longer for all files, so the median over all files is the unit.

@@ -1,4 +1,4 @@
-"""OpenVINO's TensorIterator and Loop, for the search for recurrences."""
+"""Read OpenVINO's TensorIterator and Loop as `Loop`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops of every format, read as one kind."""
+"""Read the loops of every format as `Loop`."""
 
 from __future__ import annotations
 

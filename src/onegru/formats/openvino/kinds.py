@@ -1,4 +1,4 @@
-"""The dictionary between OpenVINO's layers and ONNX operators: both directions of an operator together."""
+"""Convert OpenVINO's layers to ONNX operators and back: the rules for each kind of layer."""
 
 from __future__ import annotations
 

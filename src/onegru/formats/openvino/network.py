@@ -1,4 +1,4 @@
-"""Run models in OpenVINO; only this module and `check` import it here."""
+"""Run models in OpenVINO; in this folder, only this module and `faults` import it."""
 
 from __future__ import annotations
 

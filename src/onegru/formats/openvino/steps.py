@@ -1,4 +1,4 @@
-"""An IR of only GRU layers and conversions, as steps that need only NumPy."""
+"""Convert an IR of only GRU layers and conversions to steps that need only NumPy."""
 
 from __future__ import annotations
 

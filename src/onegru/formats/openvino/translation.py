@@ -1,4 +1,4 @@
-"""Rules that convert OpenVINO's layers to ONNX operators and back; `kinds` has them."""
+"""Layers during a conversion to or from ONNX operators, and the registry of rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inputs of a model for each row, and their axes."""
+"""Convert rows to inputs of a model, and find the axes of rows and steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole model over batches of rows; the axes of its outputs are found by trying it."""
+"""Run a whole model over batches of rows; a trial run finds the axes of its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Padding along time, and windows that read across its ends."""
+"""Plan padding along the time axis, and windows that extend beyond its ends."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The plan for streaming a model: the states that it needs, and their positions.
+"""The plan for streaming a model: its states, and the step numbers of its values.
 
-After N steps of input, a value of the streaming model has N - delay steps; the others are still to come. The
-delay is negative where the first chunk begins with steps that an operator has put in front. A
-whole run has `left_pad` more in front of them, zeros that an operator puts there: the streaming model has
-them only in the cache of the convolution that reads them first. And it has `right_pad` more behind them,
-where a convolution reads zeros behind the last step of its input, or less, if it cuts some off.
+After N steps of input, a value of the streaming model has N - delay steps; the others follow later. The delay
+is negative if an operator adds steps before the first step. A whole run has `left_pad` more leading steps,
+which are zeros that an operator adds. The streaming model stores them only in the cache of the convolution
+that reads them first. A whole run also has `right_pad` more trailing steps: a convolution reads zeros after
+the last step of its input. The number is negative if the convolution removes steps.
 """
 
 from __future__ import annotations

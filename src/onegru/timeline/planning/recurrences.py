@@ -1,4 +1,4 @@
-"""Recurrences along time: their states become inputs and outputs."""
+"""Plan recurrences along the time axis, whose states become inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices along time."""
+"""Plan slices along the time axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer's results and gradients by the engine, on the memory of PyTorch's tensors."""
+"""Compute results and gradients of a layer in the memory of PyTorch's tensors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A layer and its gradients as operators of PyTorch, `onegru::gru` and `onegru::gru_backward`.
 
-They are what compiled and exported programs, traces, and tensors without numbers see. Arguments are named as
-those of the specifications; Wb and Rb are empty without biases.
+Compiled and exported programs, traces, and tensors without data use them. Arguments have the names of the
+specifications; Wb and Rb are empty without biases.
 """
 
 from __future__ import annotations
