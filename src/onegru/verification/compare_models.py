@@ -1,4 +1,4 @@
-"""Comparing a model with a reference that should be the same function, as a whole and GRU by GRU."""
+"""Compare a model with a reference that should be the same function, as a whole and GRU by GRU."""
 
 from __future__ import annotations
 

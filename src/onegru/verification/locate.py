@@ -1,8 +1,8 @@
-"""Locating the GRU node at fault when a runtime's results differ.
+"""Locate the GRU node at fault when a runtime's results differ.
 
-The runtime is asked for the inputs and outputs of each GRU node. Each node is then computed again, in
-float64, on its inputs there: a node that was given wrong inputs is not at fault. If the runtime does not give
-these values, it runs each node alone.
+The runtime returns the inputs and outputs of each GRU node. onegru then computes each node again, in float64,
+on these inputs: a node with wrong inputs is not at fault. If the runtime cannot return these values, it runs
+each node in a separate model.
 """
 
 from __future__ import annotations
