@@ -70,10 +70,10 @@ def missing_shapes(
 
 
 def dimension_name(info: TensorInfo, axis: int) -> str:
-    """Return the size or the name of a dimension; without both, its input and axis, as in "X.0"."""
+    """Return the name of a dynamic dimension; without a name, its input and axis, as in "X.0"."""
     assert info.shape is not None
     size = info.shape[axis]
-    return f"{info.name}.{axis}" if size is None else str(size)
+    return size if isinstance(size, str) else f"{info.name}.{axis}"
 
 
 def shapes_of(
@@ -124,8 +124,8 @@ def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argu
     if info.shape is None:
         return
     if not fits(shape, info.shape):
-        names = ", ".join(dimension_name(info, axis) for axis in range(len(info.shape)))
-        raise SpecError(f"{location}; must be [{names}]")
+        dims = (f"{info.name}.{axis}" if size is None else str(size) for axis, size in enumerate(info.shape))
+        raise SpecError(f"{location}; must be [{', '.join(dims)}]")
     for axis, size in enumerate(shape):
         if not isinstance(info.shape[axis], int):
             name = dimension_name(info, axis)
