@@ -66,7 +66,7 @@ test-targets: $(VENV)/.dev  ## Test: the kernels for every CPU, tested on each S
 	@build/module-all/onegru_check 300
 	@for target in $$($(BIN)/python -c 'import onegru; print(*onegru.targets().available)'); do \
 	  echo "On $$target:" && ONEGRU_TARGET=$$target $(BIN)/python -m pytest $(PYTEST_ARGS) -q tests/engines tests/layers || exit 1; done
-	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long tests/contracts/test_bits.py tests/contracts/test_accuracy.py tests/cli/test_app.py
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long tests/contracts/numerics/test_bits.py tests/contracts/numerics/test_accuracy.py tests/cli/test_app.py
 
 test-one-cpu: $(VENV)/.dev  ## Test: threads, runtimes and promises on one CPU
 	@taskset --cpu-list "$$($(BIN)/python -c 'import os; print(min(os.sched_getaffinity(0)))')" \
@@ -233,7 +233,7 @@ accuracy: $(VENV)/.dev  ## Measure: activations at all float32 numbers; ARGS=Sig
 fuzz: $(VENV)/.fuzz  ## Fuzz: broken files of every kind, ten minutes; ARGS=--minutes
 	@$(BIN)/python -m tests.fuzz.run $(ARGS)
 
-near-misses: $(VENV)/.dev  ## Fuzz: 20,000 bent GRUs fused: half an hour; ARGS=--count
+near-misses: $(VENV)/.dev  ## Fuzz: 20,000 perturbed GRUs fused: half an hour; ARGS=--count
 	@$(BIN)/python -m tests.fusion.near_misses $(ARGS)
 
 fuzz-native: $(VENV)/.dev | build  ## Fuzz: layers and nodes of any bytes under ASan, ten minutes

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import selection
-from tests.support.durations import CASES, Durations
+from tests.support.suite import selection
+from tests.support.suite.durations import CASES, Durations
 
 
 def _commit() -> str:

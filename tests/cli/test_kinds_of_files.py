@@ -21,7 +21,7 @@ from onegru.core.dtypes import Array
 from onegru.engines.storage import lossless_storage
 from tests.support.files import kinds_of_files
 from tests.support.machine.cli import Cli, Result
-from tests.support.runtimes import onnxruntime_results
+from tests.support.models.runtimes import onnxruntime_results
 
 for package in ("onnxruntime", "openvino", "safetensors", "h5py"):
     pytest.importorskip(package)

@@ -14,7 +14,7 @@ from onegru.cli.next_steps import next_steps
 from tests.support.files.onnx_models import WEIGHTS, X_INFO, graph, gru, model, node, save, value, weights
 from tests.support.layers import make_gru, make_stack
 from tests.support.machine.cli import Cli
-from tests.support.rewrite_cases import exported_augru
+from tests.support.models.rewrite_cases import exported_augru
 
 
 def _plain(opset: int = 17, dtype: str = "float32") -> Any:

@@ -30,7 +30,7 @@ Z, R = "clip(Xt @ w.Wz + H @ w.Rz + w.Wbz + w.Rbz)", "clip(Xt @ w.Wr + H @ w.Rr 
 AFTER = "clip(Xt @ w.Wh + rt * (H @ w.Rh + w.Rbh) + w.Wbh)"
 BEFORE = "clip(Xt @ w.Wh + (rt * H) @ w.Rh + w.Rbh + w.Wbh)"
 BLEND = "(1 - zt) * ht + zt * H"
-LINE = "f.add(f.mul(x, alpha), beta)"
+LINE = "ops.add(ops.mul(x, alpha), beta)"
 ATTENDED = "attended(spec.attention, zt, at)"
 
 #: What is in the reference, and what a fault makes of it.
@@ -80,26 +80,29 @@ FAULTS = {
     "the first direction's first state in both": ("= problem.initial_h", "= problem.initial_h[0]"),
     "the state of the step before": ("H[rows], a).h", "H[rows] * 0, a).h"),
     "Relu leaks": ("np.asarray(np.maximum(x, 0.0))", "np.maximum(x, 0.01 * x)"),
-    "Tanh without its limits": ("f.tanh(x),", "x,"),
+    "Tanh without its limits": ("ops.tanh(x),", "x,"),
     "Sigmoid of half": ("e = np.exp(-np.abs(x))", "e = np.exp(-np.abs(x) / 2)"),
-    "Affine without beta": ("beta: f.add(f.mul(x, alpha), beta),", "beta: f.mul(x, alpha),"),
-    "LeakyRelu without alpha": ("f.bent(x, f.mul(x, alpha), x)", "f.bent(x, f.mul(x, 0.01), x)"),
-    "ThresholdedRelu at 0": ("f.below(x, alpha, 0.0, x)", "f.below(x, 0.0, 0.0, x)"),
+    "Affine without beta": ("beta: ops.add(ops.mul(x, alpha), beta),", "beta: ops.mul(x, alpha),"),
+    "LeakyRelu without alpha": (
+        "ops.piecewise(x, ops.mul(x, alpha), x)",
+        "ops.piecewise(x, ops.mul(x, 0.01), x)",
+    ),
+    "ThresholdedRelu at 0": ("ops.where_less(x, alpha, 0.0, x)", "ops.where_less(x, 0.0, 0.0, x)"),
     "ThresholdedRelu loses a NaN": (
         "np.where(x < bound, then, otherwise)",
         "np.where(x >= bound, otherwise, then)",
     ),
-    "ScaledTanh without alpha": ("f.mul(f.tanh(f.mul(x, beta)), alpha)", "f.tanh(f.mul(x, beta))"),
-    "ScaledTanh without beta": ("f.mul(f.tanh(f.mul(x, beta)), alpha)", "f.mul(f.tanh(x), alpha)"),
-    "HardSigmoid below 0": (f"f.maximum(f.minimum({LINE}, 1.0), 0.0)", f"f.minimum({LINE}, 1.0)"),
-    "HardSigmoid above 1": (f"f.maximum(f.minimum({LINE}, 1.0), 0.0)", f"f.maximum({LINE}, 0.0)"),
-    "Elu without alpha": ("f.mul(f.expm1_of_negative(x), alpha)", "f.expm1_of_negative(x)"),
+    "ScaledTanh without alpha": ("ops.mul(ops.tanh(ops.mul(x, beta)), alpha)", "ops.tanh(ops.mul(x, beta))"),
+    "ScaledTanh without beta": ("ops.mul(ops.tanh(ops.mul(x, beta)), alpha)", "ops.mul(ops.tanh(x), alpha)"),
+    "HardSigmoid below 0": (f"ops.maximum(ops.minimum({LINE}, 1.0), 0.0)", f"ops.minimum({LINE}, 1.0)"),
+    "HardSigmoid above 1": (f"ops.maximum(ops.minimum({LINE}, 1.0), 0.0)", f"ops.maximum({LINE}, 0.0)"),
+    "Elu without alpha": ("ops.mul(ops.expm1_of_negative(x), alpha)", "ops.expm1_of_negative(x)"),
     "Softsign of infinity": (
-        "f.div(f.finite(x), f.add(f.abs(f.finite(x)), 1.0))",
-        "f.div(x, f.add(f.abs(x), 1.0))",
+        "ops.div(ops.finite(x), ops.add(ops.abs(ops.finite(x)), 1.0))",
+        "ops.div(x, ops.add(ops.abs(x), 1.0))",
     ),
-    "Softsign without its sign": ("f.div(f.finite(x),", "f.div(f.abs(f.finite(x)),"),
-    "Softplus as Relu": ("f.softplus(x)", "f.relu(x)"),
+    "Softsign without its sign": ("ops.div(ops.finite(x),", "ops.div(ops.abs(ops.finite(x)),"),
+    "Softplus as Relu": ("ops.softplus(x)", "ops.relu(x)"),
 }
 
 

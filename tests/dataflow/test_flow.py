@@ -12,7 +12,7 @@ from onegru.dataflow.linear import as_linear
 from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import replace_ops
 from onegru.dataflow.table.pointwise import broadcast
-from tests.support.fusing import Array, Net, flow
+from tests.support.models.fusing import Array, Net, flow
 
 
 def plain_flow(ops: list[Op], inputs: list[str], outputs: list[str], **constants: Array) -> Flow:

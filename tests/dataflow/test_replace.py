@@ -6,7 +6,7 @@ import pytest
 
 from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import replace_ops
-from tests.support.fusing import Net, flow
+from tests.support.models.fusing import Net, flow
 
 
 def chain(count: int) -> Net:

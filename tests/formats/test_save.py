@@ -19,7 +19,7 @@ from tests.support.comparison import assert_bits
 from tests.support.layers import H, draw, make_gru, make_stack
 from tests.support.machine.processes import run_python_without
 from tests.support.machine.systems import posix
-from tests.support.runtimes import onnxruntime_results, openvino_results
+from tests.support.models.runtimes import onnxruntime_results, openvino_results
 
 # ---- what cannot be written
 

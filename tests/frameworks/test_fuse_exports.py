@@ -13,8 +13,17 @@ import onnx
 import pytest
 
 from tests.support.decomposed.keras import CASES as KERAS
-from tests.support.fusing import GRUS, LOOPS, all_nodes, by_onegru, by_onnxruntime, directions, error, fused
 from tests.support.machine.processes import run_python
+from tests.support.models.fusing import (
+    GRUS,
+    LOOPS,
+    all_nodes,
+    by_onegru,
+    by_onnxruntime,
+    directions,
+    error,
+    fused,
+)
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")

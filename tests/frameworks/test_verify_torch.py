@@ -11,7 +11,7 @@ import pytest
 import onegru
 from onegru.verification.compare_models import compare_with
 from tests.support.files.onnx_models import Arrays, graph, gru, model, node, save, value
-from tests.support.mutants import mutated
+from tests.support.models.mutants import mutated
 
 torch = pytest.importorskip("torch")
 

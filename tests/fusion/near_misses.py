@@ -1,4 +1,4 @@
-"""`make near-misses`: drawn GRUs with one value bent; each is fused only where that changes nothing."""
+"""`make near-misses`: drawn GRUs with one value perturbed; each is fused only where that changes nothing."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 import onegru
-from tests.support.decomposed.bent import PerturbedModel, draw_bent, in_float64
-from tests.support.fusing import Array, by_onnxruntime, error, fused
+from tests.support.decomposed.perturbed import PerturbedModel, draw_perturbed, in_float64
+from tests.support.models.fusing import Array, by_onnxruntime, error, fused
 
 # How far outputs of a model, and of it fused, lie apart: float32 roundings of long sums of large numbers,
-# which kinks make larger, were 4e-4 at most over 4,000 models. A bend moves outputs by more somewhere.
+# which breakpoints enlarge, were 4e-4 at most over 4,000 models. A perturbation changes some output more.
 _BOUND = 2e-3
 _BOUND_FLOAT64 = 1e-11
 # Up to where decomposed exponentials in float32 do not overflow yet.
@@ -161,7 +161,7 @@ def _drawn(rng: np.random.Generator, name: str, like: Array, scale: float) -> Ar
 def of_seed(seed: int) -> tuple[int, str, str]:
     """The seed, the kind of result, and words for a fault. Every fourth model computes in float64."""
     try:
-        case = draw_bent(np.random.default_rng(seed), is_float64=seed % 4 == 3)
+        case = draw_perturbed(np.random.default_rng(seed), is_float64=seed % 4 == 3)
         onnx.checker.check_model(case.model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
         return seed, "not a model", ""

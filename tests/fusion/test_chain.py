@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fusion.test_whole import BOUND, chosen
-from tests.support.fusing import Net, Step, check_fused, directions
+from tests.support.models.fusing import Net, Step, check_fused, directions
 
 pytest.importorskip("onnxruntime")
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.support.fusing import GRUS, LOOPS, Array, check_fused, directions, kinds
+from tests.support.models.fusing import GRUS, LOOPS, Array, check_fused, directions, kinds
 
 pytest.importorskip("onnxruntime")
 

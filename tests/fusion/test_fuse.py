@@ -12,7 +12,7 @@ from onegru.dataflow.operator import Op
 from onegru.fusion import chain, fuse, graph, join
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.match import find_cell
-from tests.support.fusing import Net, Step, check_fused, fused, kinds
+from tests.support.models.fusing import Net, Step, check_fused, fused, kinds
 
 pytest.importorskip("onnxruntime")
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.support.fusing import Net, Step, check_fused, directions, kinds
+from tests.support.models.fusing import Net, Step, check_fused, directions, kinds
 
 pytest.importorskip("onnxruntime")
 

@@ -18,7 +18,7 @@ from onegru.fusion.cells.match import find_cell
 from onegru.fusion.drawn_inputs import Sizes
 from onegru.fusion.float64 import Float64Values
 from onegru.fusion.numeric_check import compare
-from tests.support.fusing import DEFECT, Net, Step, check_fused, flow, fused, one_step
+from tests.support.models.fusing import DEFECT, Net, Step, check_fused, flow, fused, one_step
 
 # What a wrong match may have got wrong.
 

@@ -18,7 +18,7 @@ from tests.support.decomposed.draw import (
     near_miss,
 )
 from tests.support.decomposed.models import Gru
-from tests.support.fusing import (
+from tests.support.models.fusing import (
     BOUND,
     DEFECT,
     GRUS,

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from onegru.dataflow.flow import Flow
 from onegru.fusion import drawn_inputs
-from tests.support.fusing import (
+from tests.support.models.fusing import (
     LOOPS,
     Array,
     Net,

@@ -15,8 +15,8 @@ import onegru
 from onegru.core.errors import FormatError, SpecError
 from tests.support.files import chains, onnx_models, openvino_models
 from tests.support.files.onnx_models import B, H, save
-from tests.support.fusing import Net, Step, check_fused, directions
-from tests.support.runtimes import openvino_results
+from tests.support.models.fusing import Net, Step, check_fused, directions
+from tests.support.models.runtimes import openvino_results
 
 DEEP = 1_100
 FEEDS = {"X": onnx_models.X, "h": np.zeros((1, B, H), np.float32)}

@@ -17,11 +17,11 @@ import onegru
 from onegru import SpecError, SpecWarning
 from onegru.models.random_inputs import pick_inputs
 from tests.rewriting.test_streaming import AHEAD, CAUSAL, NEVER, B, C, T, built
-from tests.support import streams
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import I, graph, gru, model, save, value, weights
 from tests.support.machine.repository import DENOISER, ROOT
-from tests.support.streams import StreamNet
+from tests.support.models import streams
+from tests.support.models.streams import StreamNet
 
 X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
 

@@ -17,7 +17,7 @@ from onegru.timeline.check import judge
 from tests.rewriting.test_streaming import CAUSAL, NEVER, built
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import save
-from tests.support.streams import B, H, I, StreamNet
+from tests.support.models.streams import B, H, I, StreamNet
 
 C = 2  # steps in a cache
 

@@ -12,10 +12,10 @@ from onegru.peers.base import ModelUnderTest
 from onegru.peers.child import run_apart
 from onegru.peers.onnxruntime import OnnxRuntime
 from onegru.peers.openvino import OpenVino
-from tests.support import mutants
 from tests.support.files.onnx_models import I, save
 from tests.support.machine.systems import posix
-from tests.support.verify_cases import B, chain, feeds, only, verified
+from tests.support.models import mutants
+from tests.support.models.verify_cases import B, chain, feeds, only, verified
 
 
 @posix

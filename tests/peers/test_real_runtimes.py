@@ -14,7 +14,7 @@ from onegru.peers.onnx_reference import OnnxEvaluator
 from onegru.peers.onnxruntime import OnnxRuntime
 from onegru.peers.openvino import OpenVino
 from tests.support.files.onnx_models import graph, gru, model, node, save, value, weights
-from tests.support.verify_cases import REAL, T, chain, fault_of, feeds, ir, only, verified
+from tests.support.models.verify_cases import REAL, T, chain, fault_of, feeds, ir, only, verified
 
 
 @pytest.mark.parametrize("runtime", REAL, ids=lambda runtime: runtime.name)

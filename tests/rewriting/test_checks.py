@@ -25,8 +25,8 @@ from onegru.rewriting.check import Check
 from onegru.rewriting.compare import check_result
 from onegru.scoring.programs.model_program import ModelProgram
 from tests.support.decomposed.draw import decomposed
+from tests.support.files.int8_files import store_in_int8
 from tests.support.files.onnx_models import H, I, graph, gru, model, node, save, value, weights
-from tests.support.int8_files import store_in_int8
 
 ONE = {"half": np.array(0.5, np.float32), "one": np.array(1, np.float32)}
 

@@ -14,8 +14,8 @@ from onnx import NodeProto
 import onegru
 from onegru.core.dtypes import Array
 from tests.support.comparison import assert_bits
+from tests.support.files.int8_files import store_in_int8
 from tests.support.files.onnx_models import WEIGHTS, X_INFO, H, X, graph, gru, model, node, save, value
-from tests.support.int8_files import store_in_int8
 
 Part = tuple[list[NodeProto], dict[str, Array]]
 LAST = gru("X", ["Y", "Y_h"], W="W", R="R", bias="B", name="g")

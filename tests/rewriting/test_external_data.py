@@ -16,7 +16,7 @@ from onegru.formats.onnx.validate import Source, external_tensors
 from onegru.rewriting import external_data
 from tests.support.files.onnx_models import I, graph, gru, model, node, numbers, value, weights
 from tests.support.machine.systems import posix
-from tests.support.rewrite_cases import assert_close, expected
+from tests.support.models.rewrite_cases import assert_close, expected
 
 IDS = {"ids": np.array([[1, 0], [2, 2], [0, 1]])}
 

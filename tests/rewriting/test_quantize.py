@@ -15,11 +15,13 @@ from onegru import FormatError, SpecError
 from onegru.core.compare import QUANTIZED, TOLERANCE_FUSED, TOLERANCE_REWRITTEN
 from onegru.core.dtypes import Array
 from onegru.engines.storage import quantize_channels
-from onegru.models.random_inputs import Drawn, draw_inputs, size_plans
+from onegru.models.input_sizes import size_plans
+from onegru.models.random_inputs import Drawn, draw_inputs
 from onegru.operators.onnx import AUGRU_DOMAINS
 from onegru.rewriting.check import Check
 from onegru.rewriting.compare import OutputCheck
 from tests.support.comparison import assert_bits
+from tests.support.files.int8_files import store_in_int8
 from tests.support.files.onnx_models import (
     PLAIN,
     WEIGHTS,
@@ -35,11 +37,10 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
-from tests.support.int8_files import store_in_int8
 from tests.support.layers import make_gru
 from tests.support.machine.repository import DENOISER, DIGITS
-from tests.support.rewrite_cases import Case, assert_close, cases, expected
-from tests.support.runtimes import onnxruntime_results, openvino_results
+from tests.support.models.rewrite_cases import Case, assert_close, cases, expected
+from tests.support.models.runtimes import onnxruntime_results, openvino_results
 
 
 def in_int8(matrix: Array) -> Array:

@@ -14,7 +14,7 @@ from onegru.formats.onnx.writing import gru_step
 from onegru.rewriting.nodes import node_config
 from onegru.rewriting.rewrite import rewrite
 from tests.support.files.onnx_models import I, graph, gru, model, node, numbers, save, value, weights
-from tests.support.rewrite_cases import Case
+from tests.support.models.rewrite_cases import Case
 
 
 @pytest.mark.parametrize(

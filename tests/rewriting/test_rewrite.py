@@ -28,7 +28,7 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
-from tests.support.rewrite_cases import (
+from tests.support.models.rewrite_cases import (
     CASES,
     OTHERS,
     TOLERANCE,
@@ -42,7 +42,7 @@ from tests.support.rewrite_cases import (
     grus,
     rewritten,
 )
-from tests.support.runtimes import onnxruntime_results, openvino_results
+from tests.support.models.runtimes import onnxruntime_results, openvino_results
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*are not the same in each run:onegru.SpecWarning")
 

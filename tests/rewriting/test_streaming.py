@@ -21,8 +21,8 @@ from onegru.core.dtypes import Array
 from onegru.formats.graph import STREAM_KEY
 from onegru.timeline.planning import plan, planner
 from tests.support.comparison import assert_bits
+from tests.support.files.int8_files import store_in_int8
 from tests.support.files.onnx_models import graph, model, node, save, value
-from tests.support.int8_files import store_in_int8
 
 B, C, T = 2, 6, 23
 

@@ -25,7 +25,7 @@ from tests.support.cases import Case, augru_cases, onnx_model
 from tests.support.comparison import same_bits
 from tests.support.files import onnx_models as m
 from tests.support.files.onnx_models import augru_node
-from tests.support.selection import examples
+from tests.support.suite.selection import examples
 
 A = m.numbers(7, m.T, m.B, 1)
 STATE = m.numbers(2, 1, m.B, m.H)

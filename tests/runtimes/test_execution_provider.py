@@ -31,7 +31,7 @@ from tests.support.files import onnx_models as m
 from tests.support.machine.processes import run_python, run_threads
 from tests.support.machine.repository import ROOT
 from tests.support.machine.systems import linux, posix
-from tests.support.selection import examples
+from tests.support.suite.selection import examples
 
 CPU = "CPUExecutionProvider"
 

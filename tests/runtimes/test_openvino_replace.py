@@ -23,7 +23,7 @@ from tests.support.cases import Case, openvino_cases
 from tests.support.comparison import same_bits
 from tests.support.files import openvino_models as models
 from tests.support.machine.processes import run_python
-from tests.support.selection import examples
+from tests.support.suite.selection import examples
 
 T, B, I, H = 5, 2, 3, 4
 SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}

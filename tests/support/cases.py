@@ -1,4 +1,4 @@
-"""Random cases of every operator: a case is a call of a function, or the same as a file or a layer."""
+"""Random cases of every operator, as function calls, files and layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When results are the same, to the bit or as far as a runtime may be off."""
+"""Compare results: bit for bit, or within the tolerance of a runtime."""
 
 from __future__ import annotations
 

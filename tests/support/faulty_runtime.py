@@ -1,4 +1,4 @@
-"""A runtime that does to itself whatever a runtime may do; importable, as it runs in other processes."""
+"""A runtime that crashes, hangs or returns wrong answers; child processes import it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
 from onegru.peers.base import ModelUnderTest
-from tests.support.mutants import Fake
+from tests.support.models.mutants import Fake
 
 
 def named(*names: str) -> list[Case]:

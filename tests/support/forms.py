@@ -1,4 +1,4 @@
-"""Every form of layer, and the kinds of files that hold some of them."""
+"""Every form of layer, and the kinds of files that can store it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers and inputs for the tests of other frameworks' forms."""
+"""Layers and inputs for the tests of PyTorch, Keras and Flax."""
 
 from __future__ import annotations
 

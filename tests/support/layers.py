@@ -1,4 +1,4 @@
-"""Layers and stacks of random weights; those of `make_gru` keep rounding below 1e-6 in float32."""
+"""Random layers and stacks; the weights of `make_gru` keep float32 rounding below 1e-6."""
 
 from __future__ import annotations
 

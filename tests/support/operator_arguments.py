@@ -1,4 +1,4 @@
-"""Legal arguments of every operator."""
+"""Valid arguments of every operator."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - messages stand whole, on one line
-"""What the operators refuse: the message, or how it begins, and the arguments that are changed."""
+"""Invalid arguments of the operators, with the message or its beginning."""
 
 from __future__ import annotations
 

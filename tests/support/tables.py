@@ -1,4 +1,4 @@
-"""Tables of sequences, in every form that Arrow has for them."""
+"""Tables of sequences, in every Arrow type."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.support.streams import B, H, I, StreamNet, chunks_agree, verdict
+from tests.support.models.streams import B, H, I, StreamNet, chunks_agree, verdict
 
 Make = Callable[[StreamNet, str], str]
 

@@ -10,7 +10,7 @@ import onegru
 from onegru import SpecError
 from onegru.timeline.check import judge
 from onegru.timeline.pairs import is_next_name
-from tests.support.streams import B, H, I, StreamNet
+from tests.support.models.streams import B, H, I, StreamNet
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.support.streams import B, H, I, StreamNet, chunks_agree, verdict
+from tests.support.models.streams import B, H, I, StreamNet, chunks_agree, verdict
 
 _SIZES = {"T": -1, "B": B, "I": I}
 _FAR = 2**31 - 1

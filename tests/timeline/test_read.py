@@ -18,7 +18,7 @@ from onegru.models.model import Model
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.losses import LossFinder
 from onegru.timeline.read import read_timeline
-from tests.support.streams import I, StreamNet
+from tests.support.models.streams import I, StreamNet
 
 
 def turned(net: StreamNet, x: str) -> str:

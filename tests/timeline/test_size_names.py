@@ -14,7 +14,7 @@ import pytest
 import onegru
 from onegru import FormatError, SpecError
 from tests.support.files.onnx_models import save, value
-from tests.timeline.test_bent import B, C, PerturbedModel, T
+from tests.timeline.test_perturbed import B, C, PerturbedModel, T
 
 
 def flat(net: PerturbedModel) -> str:

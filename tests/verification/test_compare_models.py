@@ -11,10 +11,10 @@ import pytest
 
 import onegru
 from onegru.verification.compare_models import compare_with
-from tests.support import mutants
+from tests.support.files.int8_files import store_in_int8
 from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
-from tests.support.int8_files import store_in_int8
-from tests.support.verify_cases import H, T, chain, feeds, ir, planted, planted_in
+from tests.support.models import mutants
+from tests.support.models.verify_cases import H, T, chain, feeds, ir, planted, planted_in
 
 
 @planted

@@ -10,9 +10,9 @@ import pytest
 import onegru
 from onegru.core.compare import TOLERANCE_ACROSS_RUNTIMES, compare, difference
 from onegru.peers.onnx_reference import OnnxEvaluator
-from tests.support import mutants
 from tests.support.files.onnx_models import graph, gru, model, save, value, weights
-from tests.support.verify_cases import chain, feeds, verified
+from tests.support.models import mutants
+from tests.support.models.verify_cases import chain, feeds, verified
 
 # ---- what counts as agreement
 

@@ -24,11 +24,21 @@ from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import call_of, in_type
 from onegru.verification.locate import find_fault, subject_of
 from onegru.verification.trace import traced_run
-from tests.support import mutants
 from tests.support.decomposed.draw import decomposed
 from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
 from tests.support.layers import make_gru, make_stack
-from tests.support.verify_cases import REAL, T, chain, fault_of, feeds, only, planted, planted_in, verified
+from tests.support.models import mutants
+from tests.support.models.verify_cases import (
+    REAL,
+    T,
+    chain,
+    fault_of,
+    feeds,
+    only,
+    planted,
+    planted_in,
+    verified,
+)
 
 
 @planted

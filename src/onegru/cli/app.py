@@ -146,11 +146,11 @@ def _as_given(error: onegru.OneGRUError) -> str:
         if name in given:
             # At the beginning, or after the names of a file and a node, which may contain any text.
             split = words.partition if words.startswith(f"{argument}: ") else words.rpartition
-            place, found, said = split(f"{argument}: ")
+            location, found, said = split(f"{argument}: ")
             # On the command line, None means that the option is not given.
             said = re.sub(r"; must be None\b", "; remove it", said)
             said = re.sub(r" or None$", " or not given", said)
-            return f"{place}{name}: {said}" if found else words
+            return f"{location}{name}: {said}" if found else words
     return words
 
 

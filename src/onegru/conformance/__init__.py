@@ -1,4 +1,4 @@
-"""The conformance suite: cases for both specifications, what is right in each, and how runtimes do.
+"""The conformance suite: test cases with expected outputs, and the results of runtimes.
 
 results = onegru.conformance.try_runtime(my_gru, "gru_14__*")
 """

@@ -1,12 +1,12 @@
 """The cases of the suite: every level of every factor occurs at least once.
 
-- One thing at a time: every level of every factor, with everything else as usual.
+- One factor at a time: every level of every factor, with defaults for all others.
 - Every activation in every position, in both reset modes, with its parameters given and by default.
-- The heart of each operator in full: direction, layout, reset mode, lengths, first state, biases.
+- All combinations of direction, layout, reset mode, lengths, initial state and biases.
 - Any two levels of any two factors together, in each version, as covering arrays. Values and sizes that crash
   runtimes are excluded.
-- Edges: sizes of 0 and 1 with everything that changes axes. Extremes: infinities, NaN, huge and tiny values
-  with everything that bounds them. Long sequences in each type.
+- Edges: sizes of 0 and 1 with all factors that change axes. Extremes: infinities, NaN, huge and tiny values
+  with all factors that bound values. Long sequences in each type.
 
 Quantized cases are separate, because they test how weights and inputs reach the node.
 """
@@ -108,7 +108,7 @@ _QUANTIZED: tuple[tuple[int, Mapping[str, str]], ...] = (
     ),
 )
 
-#: Covering arrays, by operator: the levels of each factor, and rows of their places as hexadecimal digits.
+#: Covering arrays, by operator: the levels of each factor, and rows of their indices as hexadecimal digits.
 #: `tests.conformance.covering` writes them.
 COVERING = Path(__file__).parent / "covering.json"
 

@@ -1,4 +1,4 @@
-"""The inputs of a case, drawn from a seed."""
+"""Generate the inputs of a case from a seed."""
 
 from __future__ import annotations
 

@@ -146,8 +146,8 @@ def _activate(activation: Activation, x: Rounded) -> Rounded:
     x = x.rounded()
     low, high = x.value - x.error, x.value + x.error
     alpha = activation.alpha or 0.0
-    bends = (np.clip(bend, low, high) for bend in (0.0, alpha, np.nextafter(alpha, -np.inf)))
-    value, *ends = reference.activate(activation, np.stack([x.value, low, high, *bends]))
+    breakpoints = (np.clip(point, low, high) for point in (0.0, alpha, np.nextafter(alpha, -np.inf)))
+    value, *ends = reference.activate(activation, np.stack([x.value, low, high, *breakpoints]))
     span = max((abs(parameter) for parameter in activation.parameters), default=0.0)
     range_ = np.maximum(np.abs(value), max(1.0, span))
     u = ROUNDOFF[x.dtype]

@@ -1,4 +1,4 @@
-"""The cases as folders, for the harness of any runtime.
+"""Write the cases as folders that test programs of any runtime can read.
 
     DIR/index.json                            every case: its folder, operator, type, unusual features
     DIR/onnx/test_NAME/model.onnx             as onnx's own backend tests have them
@@ -53,9 +53,9 @@ def export_cases(
             unfinished.mkdir()
             entries = []
             for done, case in enumerate(cases, 1):
-                place = _place(case)
-                _write_case(unfinished / place, case)
-                entries.append({"folder": place, **summary(case)})
+                case_folder = _folder_of(case)
+                _write_case(unfinished / case_folder, case)
+                entries.append({"folder": case_folder, **summary(case)})
                 if progress is not None:
                     progress(done, len(cases))
             index = {"kit": "onegru", "version": version(), "cases": entries}
@@ -74,7 +74,7 @@ def export_cases(
                 folder.rmdir()
 
 
-def _place(case: Case) -> str:
+def _folder_of(case: Case) -> str:
     """The folder of a case; onnx's runner wants names that begin with "test_"."""
     kind = kind_of_case(case)
     return f"{kind}/{'test_' if kind == ONNX else ''}{case.name}"

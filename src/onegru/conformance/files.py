@@ -1,4 +1,4 @@
-"""A case as a file: an ONNX model of one node, or an OpenVINO IR of one layer."""
+"""Write a case as a file: an ONNX model of one node, or an OpenVINO IR of one layer."""
 
 from __future__ import annotations
 

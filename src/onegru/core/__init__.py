@@ -1,1 +1,1 @@
-"""What everything else builds on: errors, element types, shapes, `Spec` and `Weights`."""
+"""Basic definitions: errors, element types, shapes, `Spec` and `Weights`."""

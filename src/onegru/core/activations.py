@@ -23,7 +23,7 @@ class ActivationKind:
 
     name: str  # as ONNX spells it
     formula: str  # in the symbols of the ONNX specification
-    # computes the formula from (elementary functions, x, alpha, beta)
+    # computes the formula from (the elementary functions `ops`, x, alpha, beta)
     compute: Callable[[Elementary, Any, float, float], Any]
     takes: tuple[str, ...] = ()  # the parameters that the function takes, in order: "alpha", "beta" or both
     defaults: tuple[tuple[str, float], ...] = ()  # the defaults of those parameters that have one
@@ -45,14 +45,14 @@ _KINDS = (
     ActivationKind(
         "Relu",
         "max(0, x)",
-        lambda f, x, alpha, beta: f.relu(x),
+        lambda ops, x, alpha, beta: ops.relu(x),
         keeps_zero=True,
         called={"Keras": "relu", "Flax": "relu", "OpenVINO": "ReLU"},
     ),
     ActivationKind(
         "Tanh",
         "(1 - e^{-2x}) / (1 + e^{-2x})",
-        lambda f, x, alpha, beta: f.tanh(x),
+        lambda ops, x, alpha, beta: ops.tanh(x),
         bounds=(-1.0, 1.0),
         keeps_zero=True,
         is_odd=True,
@@ -61,14 +61,14 @@ _KINDS = (
     ActivationKind(
         "Sigmoid",
         "1 / (1 + e^{-x})",
-        lambda f, x, alpha, beta: f.sigmoid(x),
+        lambda ops, x, alpha, beta: ops.sigmoid(x),
         bounds=(0.0, 1.0),
         called={"Keras": "sigmoid", "Flax": "sigmoid", "OpenVINO": "Sigmoid"},
     ),
     ActivationKind(
         "Affine",
         "alpha*x + beta",
-        lambda f, x, alpha, beta: f.add(f.mul(x, alpha), beta),
+        lambda ops, x, alpha, beta: ops.add(ops.mul(x, alpha), beta),
         ("alpha", "beta"),
         (("alpha", 1.0), ("beta", 0.0)),
         is_operator=False,
@@ -76,7 +76,7 @@ _KINDS = (
     ActivationKind(
         "LeakyRelu",
         "x if x >= 0 else alpha*x",
-        lambda f, x, alpha, beta: f.bent(x, f.mul(x, alpha), x),
+        lambda ops, x, alpha, beta: ops.piecewise(x, ops.mul(x, alpha), x),
         ("alpha",),
         (("alpha", 0.01),),
         keeps_zero=True,
@@ -84,7 +84,7 @@ _KINDS = (
     ActivationKind(
         "ThresholdedRelu",
         "x if x >= alpha else 0",
-        lambda f, x, alpha, beta: f.below(x, alpha, 0.0, x),
+        lambda ops, x, alpha, beta: ops.where_less(x, alpha, 0.0, x),
         ("alpha",),
         (("alpha", 1.0),),
         keeps_zero=True,
@@ -92,7 +92,7 @@ _KINDS = (
     ActivationKind(
         "ScaledTanh",
         "alpha*Tanh(beta*x)",
-        lambda f, x, alpha, beta: f.mul(f.tanh(f.mul(x, beta)), alpha),
+        lambda ops, x, alpha, beta: ops.mul(ops.tanh(ops.mul(x, beta)), alpha),
         ("alpha", "beta"),
         keeps_zero=True,
         is_odd=True,
@@ -101,7 +101,7 @@ _KINDS = (
     ActivationKind(
         "HardSigmoid",
         "min(max(alpha*x + beta, 0), 1)",
-        lambda f, x, alpha, beta: f.maximum(f.minimum(f.add(f.mul(x, alpha), beta), 1.0), 0.0),
+        lambda ops, x, alpha, beta: ops.maximum(ops.minimum(ops.add(ops.mul(x, alpha), beta), 1.0), 0.0),
         ("alpha", "beta"),
         (("alpha", 0.2), ("beta", 0.5)),
         bounds=(0.0, 1.0),
@@ -109,7 +109,7 @@ _KINDS = (
     ActivationKind(
         "Elu",
         "x if x >= 0 else alpha*(e^x - 1)",
-        lambda f, x, alpha, beta: f.bent(x, f.mul(f.expm1_of_negative(x), alpha), x),
+        lambda ops, x, alpha, beta: ops.piecewise(x, ops.mul(ops.expm1_of_negative(x), alpha), x),
         ("alpha",),
         (("alpha", 1.0),),
         keeps_zero=True,
@@ -117,7 +117,7 @@ _KINDS = (
     ActivationKind(
         "Softsign",
         "x / (1 + |x|)",
-        lambda f, x, alpha, beta: f.div(f.finite(x), f.add(f.abs(f.finite(x)), 1.0)),
+        lambda ops, x, alpha, beta: ops.div(ops.finite(x), ops.add(ops.abs(ops.finite(x)), 1.0)),
         bounds=(-1.0, 1.0),
         keeps_zero=True,
         is_odd=True,
@@ -126,7 +126,7 @@ _KINDS = (
     ActivationKind(
         "Softplus",
         "log(1 + e^x)",
-        lambda f, x, alpha, beta: f.softplus(x),
+        lambda ops, x, alpha, beta: ops.softplus(x),
         called={"Keras": "softplus", "Flax": "softplus", "OpenVINO": "SoftPlus"},
     ),
 )

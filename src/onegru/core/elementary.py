@@ -49,10 +49,10 @@ class Elementary(Protocol):
     def minimum(self, x: Any, bound: float) -> Any:
         """The smaller of a value and a number."""
 
-    def below(self, x: Any, bound: float, then: Any, otherwise: Any) -> Any:
+    def where_less(self, x: Any, bound: float, then: Any, otherwise: Any) -> Any:
         """One value where x < bound, else another."""
 
-    def bent(self, x: Any, negative: Any, positive: Any) -> Any:
+    def piecewise(self, x: Any, negative: Any, positive: Any) -> Any:
         """One value where x < 0, another where x > 0; they are equal at 0."""
 
     def finite(self, x: Any) -> Any:
@@ -92,8 +92,8 @@ class NumpyElementary:
         largest = np.finfo(x.dtype).max / 4
         return np.clip(x, -largest, largest)
 
-    def below(self, x: Array, bound: float, then: Any, otherwise: Any) -> Array:
+    def where_less(self, x: Array, bound: float, then: Any, otherwise: Any) -> Array:
         return np.asarray(np.where(x < bound, then, otherwise))
 
-    def bent(self, x: Array, negative: Any, positive: Any) -> Array:
+    def piecewise(self, x: Array, negative: Any, positive: Any) -> Array:
         return np.asarray(np.where(x < 0, negative, positive))

@@ -80,10 +80,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 def is_own_mistake(error: Exception) -> bool:
     """Whether code of onegru raised a Python error, which is then a bug in onegru."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    file = Path("" if place is None else place.tb_frame.f_code.co_filename)
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    file = Path("" if last is None else last.tb_frame.f_code.co_filename)
     is_mistake = isinstance(error, _MISTAKES) and not isinstance(error, OneGRUError | UnicodeError)
     return is_mistake and _PACKAGE in file.parents
 
@@ -121,14 +121,14 @@ def needs_extra(package: str, extra: str, purpose: str) -> Iterator[None]:
 
 
 @contextmanager
-def prefixed_errors(place: str) -> Iterator[None]:
-    """Put the place in a file, such as a node, before the errors that arise there."""
+def prefixed_errors(location: str) -> Iterator[None]:
+    """Put the location in a file, such as a node, before the errors that arise there."""
     try:
         yield
     except SpecError as error:
-        raise SpecError(f"{place}{error}", error.argument) from error.__cause__
+        raise SpecError(f"{location}{error}", error.argument) from error.__cause__
     except MemoryError as error:
-        raise FormatError(f"{place}out of memory ({error})") from error
+        raise FormatError(f"{location}out of memory ({error})") from error
 
 
 class SpecWarning(UserWarning):

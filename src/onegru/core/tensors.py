@@ -1,4 +1,4 @@
-"""Other frameworks' tensors as arrays, without importing any of them."""
+"""Convert tensors of other frameworks to arrays, without importing the frameworks."""
 
 from __future__ import annotations
 

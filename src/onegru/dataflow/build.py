@@ -1,4 +1,4 @@
-"""New operators of a graph, in the order in which they run."""
+"""Create new operators of a graph, in the order of execution."""
 
 from __future__ import annotations
 

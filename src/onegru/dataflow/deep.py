@@ -1,10 +1,8 @@
 """Iterative graph queries, for chains of any length.
 
-A function that asks itself of what a value is made of would be nested as deep as a file's chain of operators
-is long, which Python does not bear. Such functions get `answered_once`: each answer is kept, and questions
-that lie too deep are answered first, from the bottom, before their asker is called again. So these functions
-may be written as if there were no limit, as long as they change nothing before their last question is
-answered.
+A recursive query of a file's long chain of operators would exceed Python's recursion limit. `answered_once`
+stores each answer. It answers deep queries from the bottom first, and then calls the function again. So these
+functions can be written recursively. They must not change anything before their last query is answered.
 """
 
 from __future__ import annotations

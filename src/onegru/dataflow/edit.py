@@ -1,8 +1,8 @@
-"""Changes of a graph, said once for every file format.
+"""Changes of a graph, independent of the file format.
 
-An `Edit` stages changes: the flow stays as it was read, so that results about it stay valid.
-A writer of each format then applies them to the file's own representation, and touches nothing else of it.
-Operators are said with ONNX's names in the form of its newest opset: lists of integers are inputs.
+An `Edit` stages changes. The flow stays unchanged, so that results about it stay valid. The writer of each
+format then applies the changes to the file's own representation. Operators have ONNX's names in the form of
+its newest opset: lists of integers are inputs.
 """
 
 from __future__ import annotations
@@ -121,26 +121,26 @@ class Edit:
             self._staged[id(op)] = Staged(op, op.kind, list(op.inputs), list(op.outputs))
         return self._staged[id(op)]
 
-    def input_of(self, op: Op, place: int) -> str:
+    def input_of(self, op: Op, index: int) -> str:
         """What an operator takes, as changed so far; "" for nothing."""
         inputs = self._staged[id(op)].inputs if id(op) in self._staged else op.inputs
-        return inputs[place] if place < len(inputs) else ""
+        return inputs[index] if index < len(inputs) else ""
 
-    def output_of(self, op: Op, place: int) -> str:
+    def output_of(self, op: Op, index: int) -> str:
         """What an operator gives, as changed so far; "" for nothing."""
         outputs = self._staged[id(op)].outputs if id(op) in self._staged else op.outputs
-        return outputs[place] if place < len(outputs) else ""
+        return outputs[index] if index < len(outputs) else ""
 
-    def take(self, op: Op, place: int, value: str) -> None:
+    def take(self, op: Op, index: int, value: str) -> None:
         """Let an operator take another value; "" for none."""
-        if self.input_of(op, place) != value:
-            _put(self.staged(op).inputs, place, value)
+        if self.input_of(op, index) != value:
+            _put(self.staged(op).inputs, index, value)
 
-    def give(self, op: Op, place: int, name: str) -> str:
+    def give(self, op: Op, index: int, name: str) -> str:
         """What an operator gives, which is named so if it gave nothing; returns its name."""
-        if not self.output_of(op, place):
-            _put(self.staged(op).outputs, place, name)
-        return self.output_of(op, place)
+        if not self.output_of(op, index):
+            _put(self.staged(op).outputs, index, name)
+        return self.output_of(op, index)
 
     def set(self, op: Op, **attributes: Any) -> None:
         """Change attributes; None for one that is to go."""
@@ -216,6 +216,6 @@ class Edit:
         return op
 
 
-def _put(values: list[str], place: int, value: str) -> None:
-    values.extend([""] * (place + 1 - len(values)))
-    values[place] = value
+def _put(values: list[str], index: int, value: str) -> None:
+    values.extend([""] * (index + 1 - len(values)))
+    values[index] = value

@@ -71,7 +71,7 @@ class Flow:
         for op in self.ops:
             for name in dict.fromkeys(op.taken()):
                 self.consumers.setdefault(name, []).append(op)
-        self._positions = {id(op): place for place, op in enumerate(self.ops)}
+        self._positions = {id(op): index for index, op in enumerate(self.ops)}
         self._changes[0] += 1
 
     def _until_changed(self) -> Mapping[str, dict[str, Any]]:
@@ -228,14 +228,14 @@ class Flow:
         array = np.array(sizes, np.int64)
         return array.reshape(()) if shape == () else array
 
-    def ints(self, op: Op, attribute: str, place: int) -> list[int] | None:
-        """Integers that are an attribute of an operator, or else the constant input at this place."""
+    def ints(self, op: Op, attribute: str, index: int) -> list[int] | None:
+        """Integers that are an attribute of an operator, or else the constant input with this index."""
         if attribute in op.attributes:
             value = op.attributes[attribute]
             return list(value) if isinstance(value, Sequence) else [value]
-        if len(op.inputs) <= place or not op.inputs[place]:
+        if len(op.inputs) <= index or not op.inputs[index]:
             return None
-        array = self.constant(op.inputs[place])
+        array = self.constant(op.inputs[index])
         return (
             None if array is None or array.dtype.kind not in "iu" else [int(item) for item in array.ravel()]
         )
@@ -399,17 +399,17 @@ def _is_short(shape: Shape | None) -> bool:
 def _known_inputs(flow: Flow, op: Op) -> list[Array | None] | None:
     """An operator's inputs, None for one that is not given; None if one is not known."""
     arrays: list[Array | None] = []
-    for place, item in enumerate(op.inputs):
-        arrays.append(_known_input(flow, op, place))
+    for index, item in enumerate(op.inputs):
+        arrays.append(_known_input(flow, op, index))
         if item and arrays[-1] is None:
             return None
     return arrays
 
 
-def _known_input(flow: Flow, op: Op, place: int) -> Array | None:
+def _known_input(flow: Flow, op: Op, index: int) -> Array | None:
     """An operator's input if it is constant; an empty array where only its element type counts."""
-    name = op.inputs[place]
-    if place not in operator_of(op.kind).type_inputs:
+    name = op.inputs[index]
+    if index not in operator_of(op.kind).type_inputs:
         return flow.constant(name) if name else None
     dtype = flow.dtype(name)
     try:

@@ -1,4 +1,4 @@
-"""Sizes times a number, with a number added."""
+"""Values of the form size · factor + offset."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def as_linear(
         if op.kind not in ("Add", "Sub", "Mul"):
             return None
         known = [sizes_of(item) for item in op.inputs]
-        fixed = [place for place, item in enumerate(known) if item is not None and len(item) == 1]
-        numbers = [place for place in fixed if isinstance((known[place] or ("",))[0], int)]
+        fixed = [index for index, item in enumerate(known) if item is not None and len(item) == 1]
+        numbers = [index for index in fixed if isinstance((known[index] or ("",))[0], int)]
         if len(numbers) != 1 or (op.kind == "Sub" and numbers[0] == 0):
             return None
         (number,) = known[numbers[0]] or (0,)

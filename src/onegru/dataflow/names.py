@@ -1,4 +1,4 @@
-"""New names."""
+"""Create new names that differ from existing names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants with one value, and operators that they do not change."""
+"""Recognize constants with one value, and operators that they leave without effect."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def beside_ones(flow: Facts, op: Op) -> str | None:
     """The value that an operator multiplies by ones, or divides by them; None if it does more."""
     # Keras multiplies by its dropout, which is a tensor of ones outside of training.
     # Not sums with zeros, because these can be an initial state, which identifies a cell.
-    for place in operator_of(op.kind).ones_at if len(op.inputs) == 2 else ():
-        name, other = op.inputs[1 - place], op.inputs[place]
+    for index in operator_of(op.kind).ones_at if len(op.inputs) == 2 else ():
+        name, other = op.inputs[1 - index], op.inputs[index]
         if flow.fill(other) == 1:
             shape, beside = flow.shape(name), flow.shape(other)
             if shape is None or beside is None or len(beside) > len(shape):

@@ -1,4 +1,4 @@
-"""Guards against empty sequences."""
+"""Remove guards that exporters add for empty sequences."""
 
 from __future__ import annotations
 

@@ -44,13 +44,13 @@ class Op:
         """Its kind for messages: OpenVINO's layers without their domain."""
         return self.kind.rpartition("::")[2] if self.kind.startswith("openvino::") else self.kind
 
-    def input(self, place: int) -> str:
-        """The value that it takes at a place; "" for none."""
-        return self.inputs[place] if place < len(self.inputs) else ""
+    def input(self, index: int) -> str:
+        """The input value with an index; "" for none."""
+        return self.inputs[index] if index < len(self.inputs) else ""
 
-    def output(self, place: int) -> str:
+    def output(self, index: int) -> str:
         """The output at a position; "" if it is omitted."""
-        return self.outputs[place] if place < len(self.outputs) else ""
+        return self.outputs[index] if index < len(self.outputs) else ""
 
     def taken(self) -> Iterator[str]:
         """The values that it takes, those of its bodies included."""
@@ -68,8 +68,8 @@ class Facts(Protocol):
 
     indices: dict[str, LoopIndex]
 
-    def ints(self, op: Op, attribute: str, place: int) -> list[int] | None:
-        """Integers that are an attribute of an operator, or else the constant input at this place."""
+    def ints(self, op: Op, attribute: str, index: int) -> list[int] | None:
+        """Integers that are an attribute of an operator, or else the constant input with this index."""
 
     def sizes(self, name: str) -> tuple[Size, ...] | None:
         """The elements of a small integer tensor, if they are sizes or constants; else None."""

@@ -23,8 +23,8 @@ def replace_ops(flow: Flow, added: Iterable[Op], constants: Mapping[str, Array])
         number: list(dict.fromkeys(id(producers[name]) for name in op.taken() if name in producers))
         for number, op in ops.items()
     }
-    places = {id(op): place for place, op in enumerate((*kept, *new))}
-    order = sorted(waits, key=places.__getitem__)
+    positions = {id(op): position for position, op in enumerate((*kept, *new))}
+    order = sorted(waits, key=positions.__getitem__)
     flow.ops = [ops[number] for number in _sorted(order, waits)]
     for name, array in constants.items():
         flow.add_constant(name, array)

@@ -1,4 +1,4 @@
-"""Walks through a graph, for chains of any length."""
+"""Walk through a graph without recursion."""
 
 from __future__ import annotations
 

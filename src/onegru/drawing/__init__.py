@@ -1,1 +1,1 @@
-"""Pictures, pages and cards of plain data, for people to look at."""
+"""Draw HTML pages and notebook cards from plain data."""

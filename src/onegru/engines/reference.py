@@ -91,7 +91,7 @@ _BLOCK, _LEAST = 32, 2.0**-126 - 2.0**-151
 class RoundedMatrix:
     """A transposed bfloat16 weight matrix that also rounds its operand to bfloat16.
 
-    A sum takes blocks of 32 inputs. In a block, products of even and of odd places are two chains of fused
+    A sum takes blocks of 32 inputs. In a block, products with even and odd indices are two chains of fused
     multiply-adds in float32; the sum of both is added to the sum of the blocks before. All begin at 0, and
     subnormal numbers are 0. A product of two bfloat16 has 16 bits, so that float64 has each sum exactly, or
     with bits that do not change its rounding to float32.

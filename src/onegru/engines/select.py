@@ -1,4 +1,4 @@
-"""The engines by name, and the reference as one of them."""
+"""Select an engine by name."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Step(ABC):
 class GruStep(Step):
     """A node that onegru runs."""
 
-    name: str  # its name in the file, or one made from its place
+    name: str  # its name in the file, or one made from its position
     operator: Operator  # which version of which operator
     attributes: Mapping[str, object]  # those that are present
     inputs: Mapping[str, str]  # the value that each input takes, by the input's name; absent ones left out
@@ -128,7 +128,7 @@ class GruStep(Step):
         return "" if port is None else {**self.inputs, **self.outputs}.get(port.name, "")
 
     def axis(self, role: Role, letter: str) -> int:
-        """Return the place of an axis, such as "T", in an input or output; -1 if there is none."""
+        """Return the index of an axis, such as "T", in an input or output; -1 if there is none."""
         port = self.port(role)
         return -1 if port is None else port.axes.find(letter)
 
@@ -169,15 +169,15 @@ class OwnStep(Step):
 class Conversion(OwnStep):
     """A change of element type: OpenVINO's Convert."""
 
-    def __init__(self, place: str, source: str, target: str, dtype: str) -> None:
+    def __init__(self, location: str, source: str, target: str, dtype: str) -> None:
         super().__init__((source,), (target,))
-        self._place = place
+        self._location = location
         self.dtype = dtype
 
     def run(self, values: dict[str, Any]) -> None:
         """Add what it gives to the values."""
         (source,), (target,) = self.reads, self.gives
-        with prefixed_errors(self._place):
+        with prefixed_errors(self._location):
             values[target] = convert(values[source], self.dtype)
 
 

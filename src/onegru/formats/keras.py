@@ -1,7 +1,4 @@
-"""Read a saved Keras model in a child process.
-
-It runs in a separate process, as a broken file can crash the HDF5 library.
-"""
+"""Read a saved Keras model in a child process, because a broken file can crash the HDF5 library."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ _OWN_GROUPS = {*_CONTAINERS, "vars", "model_weights", "top_level_model_weights"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Position:
     """The index of a layer among the layers of its class in a model, and their number."""
 
     kind: str
@@ -52,7 +49,7 @@ class _Found:
     """A layer, its enclosing models, and its configuration, which is empty unless it is a GRU."""
 
     path: tuple[str, ...]
-    places: tuple[_Place, ...]
+    positions: tuple[_Position, ...]
     kind: str
     config: Mapping[str, Any]
     is_gru: bool
@@ -191,31 +188,31 @@ def _read(
 
 
 def _layers(
-    model: Mapping[str, Any], path: tuple[str, ...], places: tuple[_Place, ...], depth: int
+    model: Mapping[str, Any], path: tuple[str, ...], positions: tuple[_Position, ...], depth: int
 ) -> Iterator[_Found]:
     """The layers within a model's configuration, but its inputs; of a custom class, itself."""
     entries = _entries(model)
     if entries is None:
-        yield _Found(path, places, str(model.get("class_name")), {}, is_gru=False)
+        yield _Found(path, positions, str(model.get("class_name")), {}, is_gru=False)
         return
     kinds = Counter(str(entry.get("class_name")) for entry in entries)
     before: Counter[str] = Counter()
     for entry in entries:
         kind, own = str(entry.get("class_name")), entry.get("config")
-        place = _Place(kind, before[kind], kinds[kind])
+        position = _Position(kind, before[kind], kinds[kind])
         before[kind] += 1
         # A configuration that is a list has no name; the entry can have one.
         inner = (*path, str(own.get("name") if is_mapping(own) else entry.get("name")))
         if kind in _MODELS and depth:
-            yield from _layers(entry, inner, (*places, place), depth - 1)
+            yield from _layers(entry, inner, (*positions, position), depth - 1)
         elif is_mapping(own) and is_own(entry) and is_gru(kind, own):
-            yield _Found(inner, (*places, place), kind, own, is_gru=True)
+            yield _Found(inner, (*positions, position), kind, own, is_gru=True)
         elif kind != "InputLayer":
             within = own.get("layer") if is_mapping(own) else None
             if is_mapping(within) and is_mapping(within.get("config")) and is_own(within):
                 wrapped = str(within.get("class_name"))
                 kind += f"({wrapped})" if is_gru(wrapped, within["config"]) else ""
-            yield _Found(inner, (*places, place), kind, {}, is_gru=False)
+            yield _Found(inner, (*positions, position), kind, {}, is_gru=False)
 
 
 def _entries(model: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
@@ -296,11 +293,11 @@ class _ArchivedWeights(_Weights):
     def of_layer(self, found: _Found) -> list[Array]:
         """A layer's arrays."""
         prefix = ""
-        for name, place in zip(found.path, found.places, strict=True):
-            prefix = self._member(prefix, name, place)
+        for name, position in zip(found.path, found.positions, strict=True):
+            prefix = self._member(prefix, name, position)
         return list(self._of_kind(prefix, found.kind))
 
-    def _member(self, prefix: str, name: str, place: _Place) -> str:
+    def _member(self, prefix: str, name: str, layer: _Position) -> str:
         """Return the path of a layer, by the name that Keras 3 records or by its index in its class."""
         members = {
             f"{start}{path.removeprefix(start).partition('/')[0]}"
@@ -314,14 +311,14 @@ class _ArchivedWeights(_Weights):
             if len(matching) == 1:
                 return matching[0]
             raise FormatError(f"{self._path}: weights of {len(matching)} layers called {name!r}; must be 1")
-        of_class = re.compile(rf"{re.escape(place.kind.lower())}(?:_([0-9]{{1,9}}))?")
+        of_class = re.compile(rf"{re.escape(layer.kind.lower())}(?:_([0-9]{{1,9}}))?")
         matches = [(path, of_class.fullmatch(path.rpartition("/")[2])) for path in members]
         ordered = sorted((int(match[1] or 0), path) for path, match in matches if match)
-        if len(ordered) != place.count:
+        if len(ordered) != layer.count:
             raise FormatError(
-                f"{self._path}: weights of {len(ordered)} layers of class {place.kind}; must be {place.count}"
+                f"{self._path}: weights of {len(ordered)} layers of class {layer.kind}; must be {layer.count}"
             )
-        return ordered[place.index][1]
+        return ordered[layer.index][1]
 
     def _of_kind(self, prefix: str, kind: str) -> Iterator[Array]:
         if kind == "Bidirectional":

@@ -72,13 +72,13 @@ def _model(path: Opened, name: str | None, keras_version: str | None) -> KerasMo
 
 def _read(path: Opened, arguments: list[str]) -> tuple[dict[str, Any], list[Array]]:
     """Return the answer of the reading process."""
-    with child_folder() as place:
-        ended = run_child(_READER, [str(path.path.absolute()), str(path), *arguments], place, READING)
+    with child_folder() as folder:
+        ended = run_child(_READER, [str(path.path.absolute()), str(path), *arguments], folder, READING)
         if ended.code is None or ended.code == KILLED:
             reason = f"not read within {READING.cpu_seconds} s of CPU time or {READING.seconds:g} s in total"
             raise FormatError(f"{path}: {reason}")
         try:
-            return read_answer(place)
+            return read_answer(folder)
         except FileNotFoundError:
             reason = f"the reading process ended with {ended.code}{': ' if ended.words else ''}{ended.words}"
         except ValueError as error:

@@ -111,8 +111,8 @@ def kind_of_start(start: bytes, size: int) -> Kind:
     # Checked first: the length can look like the start of any other kind.
     if 2 <= int.from_bytes(start[:8], "little") <= min(size - 8, LARGEST_TEXT) and start[8:9] == b"{":
         return Kind.SAFETENSORS
-    for place, begin, kind in _STARTS:
-        if start.startswith(begin, place):
+    for offset, begin, kind in _STARTS:
+        if start.startswith(begin, offset):
             return kind
     if _SAVED_MODEL.match(start):
         return Kind.SAVED_MODEL
@@ -225,7 +225,7 @@ def open_file(argument: str, path: object) -> Opened:
         return path
     file = file_path(argument, path)
     if file.is_dir():
-        raise IsADirectoryError(errno.EISDIR, _in_place_of(file), str(file))
+        raise IsADirectoryError(errno.EISDIR, _folder_message(file), str(file))
     for _ in range(_TRIES):
         check_regular(file)
         version = file_version(file)
@@ -235,7 +235,7 @@ def open_file(argument: str, path: object) -> Opened:
     raise FormatError(f"{file}: replaced repeatedly while it is read; try again when it is complete")
 
 
-def _in_place_of(folder: Path) -> str:
+def _folder_message(folder: Path) -> str:
     """Describe a folder and the files to pass instead."""
     names = sorted(path.name for path in folder.iterdir())
     if "saved_model.pb" in names:

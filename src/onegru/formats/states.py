@@ -39,7 +39,7 @@ def find_states(
     """Find pairs of an output and the input that receives it in the next run.
 
     An input and an output are a pair if they reach the same forward GRUs, are of one type and shape, and each
-    element of the output would be the input's at its place if the GRUs returned their initial states. Of
+    element of the output would equal the element of the input if the GRUs returned their initial states. Of
     several such outputs, which hold the same numbers, it is the one that is a GRU's own, or else the first. A
     state that two GRUs start from, and what is not certain, is left out.
     """

@@ -1,1 +1,1 @@
-"""GRUs from and to PyTorch, Keras and Flax; each is imported only where its own objects is made."""
+"""Convert GRUs from and to PyTorch, Keras and Flax, each imported only if it is needed."""

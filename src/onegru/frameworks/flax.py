@@ -203,11 +203,11 @@ def _from_module(
         raise SpecError.of(argument, f"{type(cell).__name__}, a custom class; must be nnx.GRUCell itself")
     f, g = (_function(getattr(cell, name), name) for name in ("gate_fn", "activation_fn"))
     state: dict[str, dict[str, object]] = {"dense_i": {}, "dense_h": {}}
-    for place, variable in nnx.iter_graph(cell):
+    for keys, variable in nnx.iter_graph(cell):
         if isinstance(variable, nnx.Variable) and not isinstance(variable, nnx.RngState):
-            part, *names = map(str, place)
+            part, *names = map(str, keys)
             if len(names) != 1 or part not in state:  # a newer version of Flax may use it
-                there = ".".join(map(str, place))
+                there = ".".join(map(str, keys))
                 raise SpecError.of(argument, f"unknown variable {there}; must have only dense_i and dense_h")
             state[part][names[0]] = variable
     return ({path: state} if path else state), (f, g), _runs_in_reverse(argument, nnx, module, cell)

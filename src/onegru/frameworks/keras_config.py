@@ -124,11 +124,11 @@ def _build(recurrent: Recurrent, arrays: list[object], engine: str, where: str) 
     layers = []
     for index, each in enumerate(zip(*recurrent.directions, strict=True)):
         tensors = [own[index] for own in cells]
-        place = f"{where}layer {index}: " if len(recurrent.directions[0]) > 1 else where
-        modes = {_reset_after(cell, own, place) for cell, own in zip(each, tensors, strict=True)}
+        label = f"{where}layer {index}: " if len(recurrent.directions[0]) > 1 else where
+        modes = {_reset_after(cell, own, label) for cell, own in zip(each, tensors, strict=True)}
         if len(modes) > 1:
             raise SpecError(
-                f"{place}reset_after: True in one direction, False in the other; must be the same in both"
+                f"{label}reset_after: True in one direction, False in the other; must be the same in both"
             )
         spec, weights = read(
             KERAS,
@@ -136,11 +136,11 @@ def _build(recurrent: Recurrent, arrays: list[object], engine: str, where: str) 
             linear_before_reset=modes.pop(),
             direction="bidirectional" if directions == 2 else "reverse" if recurrent.reverse else "forward",
             activations=[cell.activations for cell in each],
-            where=place,
+            where=label,
         )
         for cell in each:
             if cell.units not in (None, spec.hidden_size):
-                raise SpecError(f"{place}units: {cell.units}; must be {spec.hidden_size}, as in the arrays")
+                raise SpecError(f"{label}units: {cell.units}; must be {spec.hidden_size}, as in the arrays")
         layers.append(GRU.from_canonical(spec, weights, engine=engine))
     return layers[0] if len(layers) == 1 else Stack(layers)
 

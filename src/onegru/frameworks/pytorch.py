@@ -312,9 +312,9 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
             continue
         if match := _NAME.fullmatch(name):
             prefix = match["prefix"].removesuffix(".")
-            place = (None if match["layer"] is None else int(match["layer"]), match["reverse"] is not None)
+            key = (None if match["layer"] is None else int(match["layer"]), match["reverse"] is not None)
             group = groups.setdefault(prefix, Group(prefix))
-            group.tensors.setdefault(place, {})[match["tensor"]] = tensor
+            group.tensors.setdefault(key, {})[match["tensor"]] = tensor
         elif match := _PART.fullmatch(name):
             parts.setdefault(match["prefix"].removesuffix("."), {})[match["whole"]] = name
         elif (packed := packed_in(name)) is not None:
@@ -388,9 +388,9 @@ def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: i
     made: list[GRU] = []
     for layer in layers or (None,):
         directions = [group.tensors.get((layer, reverse), {}) for reverse in (False, True)[: 1 + both]]
-        place = where if layer is None else f"{where}layer {layer}: "
+        location = where if layer is None else f"{where}layer {layer}: "
         direction: Direction = "bidirectional" if both else "forward"
-        spec, weights = read(PYTORCH, directions, direction=direction, where=place)
+        spec, weights = read(PYTORCH, directions, direction=direction, where=location)
         if form is not None:
             sizes = {name: getattr(spec, name) for name in ("input_size", "hidden_size", "dtype")}
             spec = replace(form, **sizes)

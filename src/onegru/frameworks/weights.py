@@ -167,9 +167,9 @@ def _write_direction(
     parts = {"W": weights.W[index], "R": weights.R[index]}
     parts |= {"Wb": weights.B[index, : 3 * H], "Rb": weights.B[index, 3 * H :]}
     blocks = {
-        (block, gate): array[place * H : (place + 1) * H]
+        (block, gate): array[position * H : (position + 1) * H]
         for block, array in parts.items()
-        for place, gate in enumerate(_GATES)
+        for position, gate in enumerate(_GATES)
     }
     held = {(block, gate) for form in forms for block in form.blocks for gate in form.gates}
     for gate in _GATES:

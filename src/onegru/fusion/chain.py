@@ -225,21 +225,21 @@ class _Cells:
     def _independent(self, chains: list[list[str]], found: dict[str, _Found]) -> list[list[str]]:
         """Split the chains with inputs that depend on their own states into single cells."""
         bits = {name: 1 << number for number, chain in enumerate(chains) if len(chain) > 1 for name in chain}
-        below: dict[str, int] = {}
+        upstream: dict[str, int] = {}
         for op in self.graph.flow.ops if bits else ():
             held = 0
             for name in op.taken():
-                held |= below.get(name, 0)
+                held |= upstream.get(name, 0)
             for name in op.outputs:
                 if own := held | bits.get(name, 0):
-                    below[name] = own
+                    upstream[name] = own
         result: list[list[str]] = []
         for chain in chains:
             bit = bits.get(chain[0], 0)
             cells = [found[output].cell for output in chain]
             views = [view for cell in cells for view in (*cell.inputs, cell.attention) if view]
             views += [mask.view for cell in cells for mask in cell.masks]
-            apart = any(below.get(view.name, 0) & bit for view in views)
+            apart = any(upstream.get(view.name, 0) & bit for view in views)
             result += [[output] for output in chain] if apart else [chain]
         return result
 
@@ -351,7 +351,7 @@ class _Chain:
         if self.zeros:
             asked.add("zeroed")
         count = len(first.masks)
-        masks = [[cell.masks[place] for cell in self.cells] for place in range(count)]
+        masks = [[cell.masks[index] for cell in self.cells] for index in range(count)]
         lengths = lengths_of(graph.at, masks[0], self.reverse) if count == 1 else None
         attention = [cell.attention for cell in self.cells if cell.attention is not None]
         recurrence = Recurrence(

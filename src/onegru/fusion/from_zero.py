@@ -21,9 +21,9 @@ from onegru.fusion.nodes.sources import before, path
 def is_step_from_zero(at: Expressions, name: str, first: Cell, second: Cell) -> bool:
     """Whether a value is the result of a cell with a zero state, one step before `first`."""
     state = at.flow.resolve(first.state.name)
-    places = [*first.inputs, *([first.attention] if first.attention else [])]
+    inputs = [*first.inputs, *([first.attention] if first.attention else [])]
     later = [*second.inputs, *([second.attention] if second.attention else [])]
-    following = {(a.name, a.roles): b for a, b in zip(places, later, strict=True)}
+    following = {(a.name, a.roles): b for a, b in zip(inputs, later, strict=True)}
 
     def earlier(view: View) -> Polynomial:
         if at.flow.resolve(view.name) == state:
@@ -73,7 +73,7 @@ class _Substituted:
     @answered_once("_known", lambda at, number: constant(0))  # atoms depend only on older atoms
     def _atom(self, number: int) -> Polynomial:
         atom = self.algebra.atoms[number]
-        return self.value(atom.place) if atom.kind == "value" else self._function(atom)
+        return self.value(atom.view) if atom.kind == "value" else self._function(atom)
 
     def _function(self, atom: Atom) -> Polynomial:
         arguments = [self.of(argument) for argument in atom.arguments]
@@ -86,5 +86,5 @@ class _Substituted:
         matrix = Matrix((weights.shape, weights.tobytes()), lambda: weights)
         single = row.single()
         if single is None:
-            return self.algebra.dot(row, matrix, atom.place)
-        return scale(self.algebra.dot(Polynomial({(single[0],): np.ones(())}), matrix, atom.place), single[1])
+            return self.algebra.dot(row, matrix, atom.view)
+        return scale(self.algebra.dot(Polynomial({(single[0],): np.ones(())}), matrix, atom.view), single[1])

@@ -31,9 +31,9 @@ def _fuse(graph: Graph) -> None:
     alive = needed_values(graph.flow)
     for op in graph.flow.ops:
         for body in () if alive.isdisjoint(op.outputs) else op.bodies.values():
-            place = op.name or next(filter(None, op.outputs), op.kind)
-            with graph.search.guarded(place):
-                _fuse_body(graph, op, body, place)
+            location = op.name or next(filter(None, op.outputs), op.kind)
+            with graph.search.guarded(location):
+                _fuse_body(graph, op, body, location)
     misses = {} if graph.search.only_layers else replace_cells(graph)
     if graph.made.added:
         replace_ops(graph.flow, graph.made.added, graph.made.constants)
@@ -44,7 +44,7 @@ def _fuse(graph: Graph) -> None:
             graph.miss(name, reason)
 
 
-def _fuse_body(graph: Graph, op: Op, body: Flow, place: str) -> None:
+def _fuse_body(graph: Graph, op: Op, body: Flow, location: str) -> None:
     loop = read_loop(graph.flow, op)
     if loop is None:
         if takes_parts(graph.flow, op):  # OpenVINO computes this incorrectly with a GRUCell in the body
@@ -54,12 +54,12 @@ def _fuse_body(graph: Graph, op: Op, body: Flow, place: str) -> None:
     slices = {name: (item.name, item.axis, item.step, item.is_kept) for name, item in loop.slices.items()}
     at = Expressions(body, graph.search.algebra, loop.indices, slices)
     try:
-        replace_loop(graph, loop, at, place)
+        replace_loop(graph, loop, at, location)
     except MissError as error:
         before, missed = len(graph.search.fused), len(graph.search.near_misses)
         _fuse(Graph(body, graph.search, Expressions(body, graph.search.algebra, loop.indices)))
         reasons = {item.reason for item in graph.search.near_misses[missed:]}
         if str(error) and len(graph.search.fused) > before:
-            graph.miss(place, f"only its cell was replaced, because {error}")
+            graph.miss(location, f"only its cell was replaced, because {error}")
         elif str(error) and reasons and str(error) not in reasons:
-            graph.miss(place, str(error))
+            graph.miss(location, str(error))

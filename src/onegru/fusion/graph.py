@@ -24,19 +24,19 @@ class Graph:
         self.at = at or Expressions(flow, search.algebra)
         self.made = NewOps()
 
-    def miss(self, place: str, reason: str) -> None:
+    def miss(self, location: str, reason: str) -> None:
         """Record a near miss."""
-        self.search.near_misses.append(NearMiss(place, reason))
+        self.search.near_misses.append(NearMiss(location, reason))
 
-    def emitter(self, place: str, dtype: str) -> Emitter:
+    def emitter(self, location: str, dtype: str) -> Emitter:
         """Return an emitter for new operators."""
-        emitter = Emitter(self.flow, f"onegru/{place}", self.search.names, dtype, self.made.known)
+        emitter = Emitter(self.flow, f"onegru/{location}", self.search.names, dtype, self.made.known)
         emitter.has_lengths, emitter.opset = self.search.has_lengths, self.search.opset
         emitter.indices = self.at.indices
         return emitter
 
     def check_numerically(
-        self, emitter: Emitter, place: str, run_loop: RunLoop | None = None
+        self, emitter: Emitter, location: str, run_loop: RunLoop | None = None
     ) -> Compared | None:
         """Compare the new operators with the old ones, and accept them if they agree."""
         # With `only_layers`, the new operators are accepted without a check, because there is no algebra.
@@ -46,7 +46,7 @@ class Graph:
         ops = self.made.leading_to(emitter.ops, self.flow)
         constants = ChainMap(emitter.constants, self.made.constants)
         found: Compared | None = None
-        with self.search.guarded(place):
+        with self.search.guarded(location):
             try:
                 found = compare(self.flow, ops, constants, run_loop, self.at.indices, emitter.dtype)
             except UnknownOpError as error:
@@ -56,7 +56,7 @@ class Graph:
         if found.difference:
             self.search.refuted += 1
             words = "the numeric check contradicts the match, which is a bug in onegru; please report it"
-            self.miss(place, f"{words}: {found.difference}")
+            self.miss(location, f"{words}: {found.difference}")
             return None
         self.made.take(emitter)
         return found
@@ -64,7 +64,7 @@ class Graph:
     def note(
         self,
         cell: Cell,
-        place: str,
+        location: str,
         form: str,
         steps: int | None,
         nodes: int,
@@ -76,7 +76,7 @@ class Graph:
         f, g = map(str, cell.activations)
         self.search.fused.append(
             Fused(
-                place=place,
+                place=location,
                 form=form,
                 steps=steps,
                 nodes=nodes,

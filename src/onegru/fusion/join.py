@@ -70,7 +70,7 @@ def _without_reversals(flow: Flow, emitter: Emitter, op: Op) -> None:
     while (before := flow.producers.get(name)) is not None:
         if before.kind == "Transpose":
             inner = before.attributes.get("perm", perm[::-1])
-            axis, perm = inner[axis], [inner[place] for place in perm]
+            axis, perm = inner[axis], [inner[index] for index in perm]
         elif before.kind != "Identity":
             break
         name = before.inputs[0]
@@ -209,8 +209,8 @@ def _fit(flow: Flow, forward: Op, reverse: Op) -> bool:
 def _merge(flow: Flow, emitter: Emitter, forward: Op, reverse: Op) -> None:
     emitter.dtype = flow.dtype(forward.input(1)) or "float32"
     weights = []
-    for place, name in ((1, "W"), (2, "R"), (3, "B")):
-        arrays = [flow.constant(op.input(place)) if op.input(place) else None for op in (forward, reverse)]
+    for index, name in ((1, "W"), (2, "R"), (3, "B")):
+        arrays = [flow.constant(op.input(index)) if op.input(index) else None for op in (forward, reverse)]
         weights.append(_joined(emitter, name, arrays))
     state = ""
     if forward.input(5):
@@ -228,12 +228,12 @@ def _merge(flow: Flow, emitter: Emitter, forward: Op, reverse: Op) -> None:
     inputs = [forward.input(0), *weights, forward.input(4), state]
     while not inputs[-1]:
         inputs.pop()
-    needs = [any(op.output(place) for op in (forward, reverse)) for place in (0, 1)]
+    needs = [any(op.output(index) for op in (forward, reverse)) for index in (0, 1)]
     outputs = [Y if needs[0] else "", *([Y_h] if needs[1] else [])]
     emitter.ops.append(Op("GRU", tuple(inputs), tuple(outputs), attributes, name=emitter.fresh("GRU")))
-    for place, whole, axis in ((0, Y, 1), (1, Y_h, 0)):
+    for index, whole, axis in ((0, Y, 1), (1, Y_h, 0)):
         for number, op in enumerate((forward, reverse)):
-            name = op.output(place)
+            name = op.output(index)
             sizes = flow.shape(name) if name else None
             if sizes is not None:
                 flow.set_shape(whole, (*sizes[:axis], 2, *sizes[axis + 1 :]))

@@ -123,17 +123,17 @@ class _Comparison:
                 if given[name].dtype.kind != "f" or not given[name].ndim:
                     break
                 rows = given[name].reshape(-1, given[name].shape[-1])
-                places = np.arange(len(rows))
-                rows[places, places % rows.shape[1]] = number
+                rows_in_order = np.arange(len(rows))
+                rows[rows_in_order, rows_in_order % rows.shape[1]] = number
                 given[name] = rows.reshape(given[name].shape)
                 if difference := self._difference(*self._both(given), given):
                     return f"{difference} if {name!r} is infinite"
         return ""
 
-    def _leaves_of(self, place: int) -> set[str]:
+    def _leaves_of(self, index: int) -> set[str]:
         """Return the inputs that affect this input of new nodes."""
         producers = {name: op for op in (*self.old, *self.new) for name in op.outputs}
-        starts = [name for op in self.new if op.kind in NODES for name in op.inputs[place : place + 1]]
+        starts = [name for op in self.new if op.kind in NODES for name in op.inputs[index : index + 1]]
 
         def inputs(name: str) -> Iterable[str]:
             if name not in producers:

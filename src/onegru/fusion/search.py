@@ -72,22 +72,22 @@ class Search:
     allows: Callable[[Cell], str] = lambda cell: ""
 
     @contextmanager
-    def guarded(self, place: str) -> Iterator[None]:
-        """Continue the search after an error at one place, which stays unchanged."""
+    def guarded(self, location: str) -> Iterator[None]:
+        """Continue the search after an error at one location, which stays unchanged."""
         # A near miss is recorded. Any other error is a bug in onegru, unless the file contradicts itself. It
         # is logged with its traceback, because it says nothing about the user's GRU.
         try:
             yield
         except (MissError, UnknownOpError) as error:
             self.near_misses.append(
-                NearMiss(place, str(error) or "onegru has no rule for one of its operators")
+                NearMiss(location, str(error) or "onegru has no rule for one of its operators")
             )
         except BROKEN:
             _log.exception(
                 "%s: the search for decomposed GRUs failed at %r, which is left as it is. "
                 "Unless the file is broken, this is a bug in onegru: please report it.",
                 self.source,
-                place,
+                location,
             )
 
     def count_visited(self) -> None:

@@ -29,10 +29,10 @@ from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.nodes.sources import Sliced, Source, in_loop, path
 
 
-def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
+def replace_loop(graph: Graph, loop: Loop, at: Expressions, location: str) -> None:
     """Replace a loop if the numeric check passes."""
     try:
-        _Whole(graph, loop, at, place).replace()
+        _Whole(graph, loop, at, location).replace()
     except MissError:
         ahead = {name for name in computed_ahead(loop) if not _is_needed(at, name)}
         if ahead <= at.boundaries or graph.search.only_layers:
@@ -42,7 +42,7 @@ def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
         less = Expressions(loop.body, graph.search.algebra, loop.indices, at.slices)
         less.boundaries |= ahead
         with suppress(MissError):
-            _Whole(graph, loop, less, place).replace()
+            _Whole(graph, loop, less, location).replace()
             return
         raise
 
@@ -61,12 +61,12 @@ def _is_needed(at: Expressions, name: str) -> bool:
 class _Whole:
     """The replacement of a loop; the caller's loop object stays unchanged."""
 
-    def __init__(self, graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
+    def __init__(self, graph: Graph, loop: Loop, at: Expressions, location: str) -> None:
         self.graph = graph
         self.loop = loop = replace(loop, carried=list(loop.carried))
         self.at = at
-        self.place = place
-        self.emitter: Emitter = graph.emitter(place, graph.search.dtype)
+        self.location = location
+        self.emitter: Emitter = graph.emitter(location, graph.search.dtype)
         self.hoist = Hoist(loop, self.emitter, graph.search.writes)
         self.given: set[str] = set()
         self.done: list[tuple[Cell, bool, int]] = []
@@ -102,12 +102,12 @@ class _Whole:
                 self.given.add(name)
         if rest := used - self.given:
             raise MissError(f"its output {min(rest)!r} is not a state of a GRU")
-        check = graph.check_numerically(self.emitter, self.place, self._run)
+        check = graph.check_numerically(self.emitter, self.location, self._run)
         if check is None:
             return
         steps = loop.count if isinstance(loop.count, int) else None
         for cell, reverse, width in self.done:
-            graph.note(cell, self.place, "loop", steps, len(loop.body.ops), reverse, width, check)
+            graph.note(cell, self.location, "loop", steps, len(loop.body.ops), reverse, width, check)
 
     def _find(self, item: Carried) -> Cell | None:
         """Return the cell with this carried value as its new state; None if there is none."""
@@ -171,9 +171,9 @@ class _Whole:
         view, after = self.at.whole(item.after), self.at.whole(other.after)
         if view is None or after is None or view.width != after.width or other.before in self.lasts:
             return False
-        places = path(self.at, view)
+        views = path(self.at, view)
         name = body.resolve(other.after)
-        return any(place.name == name and np.array_equal(place.index, after.index) for place in places)
+        return any(view.name == name and np.array_equal(view.index, after.index) for view in views)
 
     def _depends(self, p: Polynomial) -> frozenset[str]:
         return self.at.algebra.values([p])
@@ -240,16 +240,16 @@ class _Whole:
         for item in others:
             found = self._find(item)
             if found is not None and any(
-                place.name == cell.output for view in found.inputs for place in path(self.at, view)
+                earlier.name == cell.output for view in found.inputs for earlier in path(self.at, view)
             ):
                 return True
         return False
 
     def _source(self, view: View, turned: bool = True) -> Source:
-        for place in path(self.at, view):
-            if place.name in self.states:
-                Y, reverse = self.states[place.name]
-                return Sliced(View(Y, (0, "R", "F"), place.index), 0, 0, None, -1 if reverse else 1)
+        for earlier in path(self.at, view):
+            if earlier.name in self.states:
+                Y, reverse = self.states[earlier.name]
+                return Sliced(View(Y, (0, "R", "F"), earlier.index), 0, 0, None, -1 if reverse else 1)
         found = in_loop(self.at, view, self.loop.count, turned)
         if found is not None:
             return found
@@ -314,8 +314,8 @@ class _Whole:
         for iteration in range(count):
             inner = Float64Values(loop.body, state, constants, values)
             for name, source in loop.slices.items():
-                place = iteration if source.step > 0 else count - 1 - iteration
-                taken = np.take(values[source.name], [place], source.axis)
+                position = iteration if source.step > 0 else count - 1 - iteration
+                taken = np.take(values[source.name], [position], source.axis)
                 inner[name] = taken if source.is_kept else taken.squeeze(source.axis)
             for name, index in loop.indices.items():
                 if name in loop.body.inputs and name not in state:

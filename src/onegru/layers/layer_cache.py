@@ -1,4 +1,4 @@
-"""A layer for the weights that a run brings: packed once, and again only when they change."""
+"""Cache the packed layer of weights that are inputs of a run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LayerCache:
         self._has_warned = False
 
     def find(
-        self, weights: Iterable[object], place: str, make: Callable[[Weights], PackedLayer]
+        self, weights: Iterable[object], location: str, make: Callable[[Weights], PackedLayer]
     ) -> PackedLayer:
         """The layer of these weights, which `make` packs if they are not those of the last run."""
         arrays = tuple(None if array is None else np.asarray(array) for array in weights)
@@ -62,7 +62,7 @@ class LayerCache:
             self._has_warned = True
             size = sum(array.nbytes for array in arrays if array is not None)
             warnings.warn(
-                f"{place}W, R, B: are not the same in each run; their {size} bytes are compared in "
+                f"{location}W, R, B: are not the same in each run; their {size} bytes are compared in "
                 "each, and packed again when they have changed (constants are packed once)",
                 SpecWarning,
                 stacklevel=callers_level(),

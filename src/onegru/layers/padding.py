@@ -1,4 +1,4 @@
-"""Sequences of different lengths as one array and their lengths, for layers and operators."""
+"""Pad sequences of different lengths to one array with lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks of layers, each of which takes the outputs of the one below."""
+"""Stacks of layers, each of which reads the outputs of the previous layer."""
 
 from __future__ import annotations
 
@@ -354,8 +354,8 @@ def through(
         try:
             Y = run(layer, Y, initial_h=state, sequence_lens=sequence_lens, layout=layout)
         except SpecError as error:
-            place = f"layer {index}: " if len(stack) > 1 else ""
-            raise SpecError(f"{place}{error}", error.argument) from error.__cause__
+            location = f"layer {index}: " if len(stack) > 1 else ""
+            raise SpecError(f"{location}{error}", error.argument) from error.__cause__
     return np.asarray(Y)
 
 

@@ -1,4 +1,4 @@
-"""Files of a stream's states: an `.npz` that holds nothing else."""
+"""Read and write the states of a stream as `.npz` files."""
 
 from __future__ import annotations
 

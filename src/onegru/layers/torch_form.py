@@ -1,9 +1,9 @@
 """The options of an `onegru.torch` module, as an entry of its state dict.
 
-The tensors of a state dict have PyTorch's names, which mean PyTorch's function. Where a module has another,
-its state dict has one more entry, a tensor of the codes of a text in JSON: the fields of `Spec` but the sizes
-and the type, which the other tensors say, and whether resets lead to the initial state. It is of float32, as
-programs clone, average and round whatever a state dict holds: codes come through all of that.
+PyTorch's tensor names imply PyTorch's function. If a module has another function, its state dict has one more
+entry: a tensor with the character codes of a JSON text. The text has the fields of `Spec`, except the sizes
+and the type, and whether resets restore the initial state. The tensor is float32, because programs clone,
+average and round the tensors of a state dict, and float32 keeps the codes.
 """
 
 from __future__ import annotations

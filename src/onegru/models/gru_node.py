@@ -32,13 +32,13 @@ class GruNode:
     """A GRU node of a model, with its layer if the weights are constants."""
 
     def __init__(
-        self, node: GruStep, place: str, options: EngineOptions, later: Callable[[], object] | None = None
+        self, node: GruStep, location: str, options: EngineOptions, later: Callable[[], object] | None = None
     ) -> None:
         self.step = node
         self._packed: PackedLayer | None = None  # if the weights are constants
         self._has_own_state = False
         self._later = later
-        self._place = place
+        self._location = location
         self._options = options
         self.is_fixed = False  # whether every run uses these weights
         self._cache = LayerCache()  # for computed weights
@@ -102,7 +102,7 @@ class GruNode:
         self._later = None
         self._has_own_state = state is not None and bool(np.asarray(state).any())
         if any(name in node.inputs and node.inputs[name] not in constants for name in WEIGHTS):
-            check_attributes(node.operator, node.attributes, self._place)
+            check_attributes(node.operator, node.attributes, self._location)
             return
         weights = self._weights_in(constants)
         options = self._options.for_node(self.name)
@@ -122,11 +122,11 @@ class GruNode:
         node = self.step
         packed = self._packed
         if packed is None or not self._uses(packed, values):
-            packed = self._cache.find(self._weights_in(values), self._place, self._make)
+            packed = self._cache.find(self._weights_in(values), self._location, self._make)
         given = {name: values.get(value) for name, value in node.inputs.items() if name not in WEIGHTS}
         self._add_state(given, packed.layer)
         ports, outputs = ports_for(node, packed.ports), dict.fromkeys(node.outputs)
-        with prefixed_errors(self._place):
+        with prefixed_errors(self._location):
             results = apply(packed.layer, ports, given, outputs, strict_types=True)
         values.update((node.outputs[name], array) for name, array in results.items())
 
@@ -147,8 +147,8 @@ class GruNode:
 
     def _make(self, weights: Weights) -> PackedLayer:
         step, options = self.step, self._options.for_node(self.name)
-        with prefixed_errors(self._place):
-            return pack(step.operator, step.attributes, weights, options, self._place)
+        with prefixed_errors(self._location):
+            return pack(step.operator, step.attributes, weights, options, self._location)
 
 
 GruNode.__module__ = "onegru.reports"
@@ -291,7 +291,7 @@ def _trace_once(node: GruNode, arrays: Mapping[str, Array], source: str) -> Gate
     from onegru.layers.gates.data import gates_of
     from onegru.layers.gates.trace import GateTrace
 
-    with prefixed_errors(node._place):
+    with prefixed_errors(node._location):
         return gates_of(GateTrace, packed.layer, _optional_lengths(packed.ports), given, node.name, source)
 
 

@@ -127,18 +127,18 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             names.insert(0, own)
             if found is not None:
                 found.insert(0, {})
-        place = names.index(own)
-        item = chosen[place]
+        index = names.index(own)
+        item = chosen[index]
         told: Any = item[1] if isinstance(item, tuple) else {}
-        if found is not None and place < len(found):
-            told = found[place]
+        if found is not None and index < len(found):
+            told = found[index]
         if not isinstance(told, Mapping):
             return chosen, found, model_options(*asked)  # ONNX Runtime raises the error
         given: dict[Any, Any] = {**asked.texts, **told}
         if found is None:
-            chosen[place] = (own, given)
-        elif place < len(found):
-            found[place] = given
+            chosen[index] = (own, given)
+        elif index < len(found):
+            found[index] = given
         engine, weights, activations, flushes = (given.get(name) or None for name in EngineOptions._fields)
         return chosen, found, model_options(engine, weights, activations, flushes == "1")
 
@@ -213,7 +213,7 @@ def _prepared(
         import onnx
 
         from onegru.formats.onnx.functions.augru import add_augru_functions, lacks_augru_functions
-        from onegru.formats.onnx.validate import Source, placed, serialized
+        from onegru.formats.onnx.validate import Source, serialized, without_links
         from onegru.formats.onnx.whole.optimizers import harmful_optimizers
 
         if isinstance(path_or_bytes, bytes):
@@ -228,7 +228,7 @@ def _prepared(
     if is_whole:
         return path_or_bytes, None, harmful
     add_augru_functions(model, source)
-    data, folder = placed(source, serialized(source, model))
+    data, folder = without_links(source, serialized(source, model))
     return data, None if folder is None else os.path.realpath(folder), harmful
 
 

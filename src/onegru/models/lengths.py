@@ -120,8 +120,8 @@ def _look(model: Model) -> _Known:
 def _find(timeline: Timeline) -> dict[str, LengthsInput]:
     names = {value: name for name, value in timeline.inputs.items()}
     found: dict[str, LengthsInput] = {}
-    for flow, op, place, axis in _takers(timeline.flow):
-        for value, is_scaled in _roots(flow, op.inputs[place]):
+    for flow, op, index, axis in _takers(timeline.flow):
+        for value, is_scaled in _roots(flow, op.inputs[index]):
             if value in names:
                 item = found.setdefault(names[value], LengthsInput())
                 item.is_scaled |= is_scaled
@@ -141,17 +141,17 @@ def _takers(flow: Flow) -> Iterator[tuple[Flow, Op, int, int | None]]:
             waiting += op.bodies.values()
             kind = op.kind
             if kind == "ReverseSequence":
-                place, axis = 1, int(op.attributes.get("time_axis", 0))
+                index, axis = 1, int(op.attributes.get("time_axis", 0))
             elif (recurrence := recurrence_of(op)) is not None:
-                place, axis = recurrence.lengths, recurrence.time_axis(op)
+                index, axis = recurrence.lengths, recurrence.time_axis(op)
             else:
                 is_table = kind.startswith("Gather") and here.constant(op.inputs[0]) is not None
-                for place in () if is_table else _COUNTED.get(kind, ()):
-                    if place < len(op.inputs) and op.inputs[place]:
-                        yield here, op, place, None
+                for index in () if is_table else _COUNTED.get(kind, ()):
+                    if index < len(op.inputs) and op.inputs[index]:
+                        yield here, op, index, None
                 continue
-            if len(op.inputs) > place and op.inputs[place]:
-                yield here, op, place, axis
+            if len(op.inputs) > index and op.inputs[index]:
+                yield here, op, index, axis
 
 
 def _roots(flow: Flow, name: str) -> Iterator[tuple[str, bool]]:
@@ -171,6 +171,6 @@ def _roots(flow: Flow, name: str) -> Iterator[tuple[str, bool]]:
         if kind == "If":
             index = op.outputs.index(value)
             waiting += [(body, body.outputs[index], is_scaled) for body in op.bodies.values()]
-        places = _KEPT.get(kind, _SCALED.get(kind, ()))
-        taken = [op.inputs[place] for place in places if place < len(op.inputs) and op.inputs[place]]
+        indices = _KEPT.get(kind, _SCALED.get(kind, ()))
+        taken = [op.inputs[index] for index in indices if index < len(op.inputs) and op.inputs[index]]
         waiting += [(here, item, is_scaled or kind in _SCALED) for item in taken]

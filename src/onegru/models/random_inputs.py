@@ -1,9 +1,9 @@
-"""Generate random model inputs with valid shapes."""
+"""Generate random values for the inputs of a model or a GRU call."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -14,18 +14,12 @@ from onegru.core.compare import arrays_in, count_finite
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.machine import memory_size
-from onegru.core.shapes import fits
 from onegru.core.spec import Spec
-from onegru.core.wording import count
 from onegru.formats.graph import TensorInfo
+from onegru.models.input_sizes import Dims, Sizes, missing_shapes, size_plans
 from onegru.models.lengths import LengthsInput, find_lengths, steps_of
 from onegru.models.model import Model
 from onegru.operators.schema import CANONICAL_AXES, Role
-
-#: Sizes of dynamic steps, rows and other dimensions.
-Sizes = tuple[int, int, int]
-#: Sizes of dynamic dimensions, by name, and full shapes of inputs.
-Dims = Mapping[str, int | tuple[int, ...]]
 
 
 def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims | None:
@@ -43,20 +37,6 @@ def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims
         else integer(f"dims[{name!r}]", told, 1)
         for name, told in dims.items()
     }
-
-
-def size_plans(model: Model) -> Iterator[Sizes]:
-    """Yield sizes to try for dynamic dimensions, the most likely first: steps, rows, all others."""
-    least = max((steps for _, steps in model.graph.least_steps.values()), default=1)
-    plans = [(7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64)]
-    plans += [(steps, rows, width) for width in widths(model) for steps, rows in ((7, 3), (1, 1))]
-    yield from ((max(steps, least), rows, other) for steps, rows, other in plans)
-
-
-def widths(model: Model) -> list[int]:
-    """Return the input sizes of a model's GRU layers, as candidates for dynamic dimensions."""
-    layers = (node.layer for node in model.gru_nodes)
-    return list(dict.fromkeys(layer.spec.input_size for layer in layers if layer is not None))
 
 
 class Drawn(NamedTuple):
@@ -81,7 +61,7 @@ def draw_inputs(
     for name, told in (dims or {}).items():
         if min(told if isinstance(told, tuple) else (told,), default=1) < 1:
             raise SpecError.of("dims", f"{name} is {told}; must be at least 1")
-    shapes, _ = _shapes_missing(model, {}, sizes, dims or {}, {}, "dims")
+    shapes, _ = missing_shapes(model, {}, sizes, dims or {}, {}, "dims")
     return _Draw(model, {}, seed, shapes, others).finite()
 
 
@@ -142,7 +122,7 @@ def pick_inputs(
     first: OneGRUError | None = None
     plans = [*([sizes] if sizes else []), *size_plans(model)]
     for plan in plans if default is None else [(default, default, default)]:
-        shapes, picked = _shapes_missing(model, given, plan, dims, known, argument)
+        shapes, picked = missing_shapes(model, given, plan, dims, known, argument)
         if default is not None:
             picked = {}
         drawn = _Draw(model, given, seed, shapes).finite() if shapes else Drawn({}, {}, None)
@@ -151,44 +131,6 @@ def pick_inputs(
         first = first or drawn.error
     words = f"{model.path} does not run on random inputs of any size that was tried ({first}); must be given"
     raise SpecError.of("inputs", words)
-
-
-def _shapes_missing(
-    model: Model, given: Mapping[str, Array], plan: Sizes, dims: Dims, known: Mapping[str, int], argument: str
-) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Return the shapes of the random inputs, and the sizes that come from `plan`."""
-    # States of a streaming file have their initial sizes.
-    graph = model.graph
-    letters = {(name, axis): "T" for name, (axis, _) in graph.least_steps.items()} | input_letters(model)
-    first = {
-        dimension_name(info, axis): size
-        for info in model.inputs
-        for axis, size in enumerate(graph.starts.get(info.name, ()))
-        if isinstance(size, int) and not isinstance((info.shape or {axis: 0})[axis], int)
-    }
-    known = {**first, **known}
-    named: dict[str, str] = {}
-    for info in model.inputs:
-        for axis, size in enumerate(info.shape or ()):
-            if isinstance(size, str) and (info.name, axis) in letters:  # the first one counts
-                named.setdefault(size, letters[info.name, axis])
-    picked: dict[str, int] = {}
-
-    def otherwise(info: TensorInfo, axis: int) -> int:
-        name = dimension_name(info, axis)
-        if name in known:
-            return known[name]
-        letter = named.get(name) or letters.get((info.name, axis), "")
-        return picked.setdefault(name, plan["TB".index(letter)] if letter else plan[2])
-
-    infos = [info for info in model.inputs if info.name not in given and not info.optional]
-    shapes = shapes_of(infos, dims, otherwise, argument)
-    for name, (axis, least) in graph.least_steps.items() if first.keys().isdisjoint(dims) else ():
-        if shapes.get(name, {axis: least})[axis] < least:
-            words = f"{name!r} has {count(shapes[name][axis], 'step')}; must have at least {least}"
-            later = count(least - 1, "step")
-            raise SpecError.of(argument, f"{words}, because outputs are delayed by {later}")
-    return shapes, picked
 
 
 #: Distributions of random values. The first one is used unless outputs are not finite. Integers are 0 and 1
@@ -234,7 +176,8 @@ class _Draw:
         self.model, self.given, self.seed, self.shapes = model, given, seed, shapes
         self.infos = [info for info in model.inputs if info.name in shapes]
         for info in self.infos:
-            _check_drawable(info)
+            if info.dtype in ("str", "unknown"):
+                raise SpecError(f"input {info.name!r}: type {info.dtype} cannot be random; pass its value")
         self.error: OneGRUError | None = None
         self.longest: dict[str, int] = {}
         for item in (model, *others):
@@ -285,7 +228,7 @@ class _Draw:
     def _find_longest(self, model: Model) -> None:
         """Add the lengths inputs to `longest`, with the number of steps that they must fit."""
         shapes = {**{name: array.shape for name, array in self.given.items()}, **self.shapes}
-        kinds = {info.name: numpy_kind(info) for info in self.infos}
+        kinds = {info.name: _numpy_kind(info) for info in self.infos}
         wanted = {
             name for name, kind in kinds.items() if kind in "iu" or (kind == "f" and self._is_row(name))
         }
@@ -369,90 +312,6 @@ def random_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Ro
     }
 
 
-def dimension_name(info: TensorInfo, axis: int) -> str:
-    """Return the name of a dynamic dimension; without a name, its input and axis, as in "X.0"."""
-    assert info.shape is not None
-    size = info.shape[axis]
-    return size if isinstance(size, str) else f"{info.name}.{axis}"
-
-
-def shapes_of(
-    infos: Sequence[TensorInfo], dims: Dims, otherwise: Callable[[TensorInfo, int], int], argument: str
-) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of random inputs. This is the only function that sizes dynamic dimensions."""
-    known = {info.name: info for info in infos if info.is_tensor}
-    names = {
-        dimension_name(info, axis): None
-        for info in known.values()
-        for axis, size in enumerate(info.shape or ())
-        if not isinstance(size, int)
-    }
-    sizes = {name: size for name, size in dims.items() if isinstance(size, int) and name in names}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, size in dims.items():
-        if name in sizes:
-            continue
-        info = known.get(name)
-        if info is None and name in names:
-            raise SpecError.of(argument, f"{name!r} is {size}; must be one size, because it is not an input")
-        if info is None or (isinstance(size, int) and info.shape is not None and len(info.shape) != 1):
-            words = ", ".join(sorted(map(repr, names))) or "none"
-            raise SpecError.of(argument, f"{name!r}; must be an open dimension of an input: {words}")
-        shapes[name] = size if isinstance(size, tuple) else (size,)
-        _learn(info, shapes[name], sizes, argument)
-
-    def decide(info: TensorInfo, axis: int) -> int:
-        name = dimension_name(info, axis)
-        return sizes[name] if name in sizes else otherwise(info, axis)
-
-    for info in infos:
-        if info.name in shapes:
-            continue
-        if info.shape is None or not info.is_tensor:
-            raise SpecError(
-                f"input {info.name!r}: has no known shape, so it cannot be random; pass its value"
-            )
-        shapes[info.name] = tuple(
-            size if isinstance(size, int) else decide(info, axis) for axis, size in enumerate(info.shape)
-        )
-    return shapes
-
-
-def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argument: str) -> None:
-    """Add the sizes of dynamic dimensions from the full shape of an input."""
-    place = f"{argument}: {info.name} is {','.join(map(str, shape))}"
-    if info.shape is None:
-        return
-    if not fits(shape, info.shape):
-        raise SpecError(f"{place}; must be {_shape_words(info)}")
-    for axis, size in enumerate(shape):
-        if not isinstance(info.shape[axis], int):
-            name = dimension_name(info, axis)
-            if sizes.setdefault(name, size) != size:
-                raise SpecError(f"{place}; {name} must be {sizes[name]}, as it is elsewhere")
-
-
-def _shape_words(info: TensorInfo) -> str:
-    sizes = (
-        str(size) if isinstance(size, int) else dimension_name(info, axis)
-        for axis, size in enumerate(info.shape or ())
-    )
-    return f"[{', '.join(sizes)}]"
-
-
-def input_letters(model: Model) -> dict[tuple[str, int], str]:
-    """Return the input axes that are the steps (T) or rows (B) of a GRU node."""
-    names = {info.value: info.name for info in model.inputs}
-    found: dict[tuple[str, int], str] = {}
-    for gru in model.gru_nodes:
-        for port in gru.step.ports:
-            name = names.get(gru.step.inputs.get(port.name, ""))
-            for axis, letter in enumerate(port.axes):
-                if name is not None and letter in "TB":
-                    found.setdefault((name, axis), letter)
-    return found
-
-
 def _longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | None]:
     """Return the number of steps for each lengths input of a GRU node; None if unknown."""
     names = {info.value: info.name for info in model.inputs}
@@ -468,14 +327,9 @@ def _longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dic
     return found
 
 
-def numpy_kind(info: TensorInfo) -> str:
+def _numpy_kind(info: TensorInfo) -> str:
     """Return NumPy's letter for the kind of an input's type; empty if it is not numeric."""
     return "" if info.dtype in ("str", "unknown") or not info.is_tensor else numpy_dtype(info.dtype).kind
-
-
-def _check_drawable(info: TensorInfo) -> None:
-    if info.dtype in ("str", "unknown"):
-        raise SpecError(f"input {info.name!r}: type {info.dtype} cannot be random; pass its value")
 
 
 def draw_numbers(

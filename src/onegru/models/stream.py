@@ -218,8 +218,8 @@ class ModelStream:
         named = {size for size in named if isinstance(size, str)}
         axes: dict[str, int] = {}
         for name, shape in shapes.items():
-            places = [axis for axis, size in enumerate(shape) if size in named]
-            axis = told.get(name, places[0] if len(places) == 1 else None)
+            candidates = [axis for axis, size in enumerate(shape) if size in named]
+            axis = told.get(name, candidates[0] if len(candidates) == 1 else None)
             if axis is None or axis >= len(shape):
                 raise SpecError.of(
                     "rows",

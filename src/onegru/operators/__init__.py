@@ -1,1 +1,1 @@
-"""The operators of the specifications as data, and the one way from there to the canonical form."""
+"""The specified operators as data, and their conversion to the canonical form."""

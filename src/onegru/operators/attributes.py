@@ -1,4 +1,4 @@
-"""Reading the attributes of an operator: names, kinds, ranges and defaults, from its data.
+"""Read the attributes of an operator: names, kinds, ranges and defaults, from its data.
 
 alpha, beta and clip are float32 in a file, so they are rounded to float32 here: a function and a file then
 agree in float64 as well.

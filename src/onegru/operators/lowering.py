@@ -1,4 +1,4 @@
-"""From an operator as specified to the canonical form: one algorithm, with the operators as data.
+"""Convert a specified operator to the canonical form: one algorithm for all operators.
 
 `lower` takes an operator, its attributes and its weights, and returns a `Spec`, `Weights`, and the ports
 for the inputs and outputs of a call.

@@ -1,4 +1,4 @@
-"""ONNX's GRU: version 1 in full, every later version as a delta; and `AUGRU`, the same with attention.
+"""ONNX's GRU in all versions, and `AUGRU`, the same operator with attention.
 
 Source: the published specifications of GRU-1, 3, 7 and 14; version 22 only adds bfloat16. `AUGRU` is onegru's
 own, as ONNX has none; its scores are those of OpenVINO's AUGRUSequence, or of DIEN.

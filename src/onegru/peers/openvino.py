@@ -56,19 +56,19 @@ class OpenVino(Runtime):
         else:  # given with its weights, an IR may have any suffix
             weights = Path(subject.path).with_suffix(".bin")
             model = core.read_model(subject.path, weights if weights.exists() else "")
-        probed = {_key(_place(model, probe)): probe.value for probe in subject.probes}
+        probed = {_key(_probed_port(model, probe)): probe.value for probe in subject.probes}
         for probe in subject.probes:
-            if _key(_place(model, probe)) not in map(_source, model.outputs):
-                model.add_outputs([_place(model, probe)])
+            if _key(_probed_port(model, probe)) not in map(_source, model.outputs):
+                model.add_outputs([_probed_port(model, probe)])
         wanted = [_wanted(output, subject, probed) for output in model.outputs]
         kept = {op.get_attributes()["variable_id"]: op for op in model.get_sinks()}
         first = {op.get_attributes()["variable_id"]: op for op in model.get_ops() if _reads_state(op)}
         request = core.compile_model(model, "CPU", _OPTIONS[self.precision]).create_infer_request()
-        for place in request.model_inputs:
-            request.set_tensor(place, _tensor(place, _find(inputs, place)))
+        for port in request.model_inputs:
+            request.set_tensor(port, _tensor(port, _find(inputs, port)))
         for state in request.query_state():
-            place = first[state.name].output(0)
-            state.state = _tensor(place, _find(inputs, place, state.name))
+            port = first[state.name].output(0)
+            state.state = _tensor(port, _find(inputs, port, state.name))
         infer(request)
         results: dict[str, Any] = {}
         for state in request.query_state():
@@ -84,12 +84,12 @@ def _reads_state(op: Any) -> bool:
     return bool(op.get_type_name() == "ReadValue")
 
 
-def _tensor(place: Any, array: Any) -> Any:
+def _tensor(port: Any, array: Any) -> Any:
     """What a port of the model is to take."""
     import openvino
 
     data = contiguous(array)
-    tensor = openvino.Tensor(place.element_type, openvino.Shape(data.shape))
+    tensor = openvino.Tensor(port.element_type, openvino.Shape(data.shape))
     _as_bytes(tensor.data)[...] = _as_bytes(data)
     return tensor
 
@@ -100,7 +100,7 @@ def _array(tensor: Any) -> Array:
     return data.view(bfloat16()) if tensor.element_type.to_string() == "bf16" else data
 
 
-def _place(model: Any, probe: Probe) -> Any:
+def _probed_port(model: Any, probe: Probe) -> Any:
     """The output port of a probe's value."""
     found = [op for op in model.get_ops() if op.get_friendly_name() == probe.layer]
     if len(found) != 1:
@@ -130,8 +130,8 @@ def _wanted(
     return names if probe is None else [*names, probe]
 
 
-def _find(inputs: Mapping[str, Any], place: Any, also: str = "") -> Any:
-    names = [*sorted(place.get_names()), also or place.node.get_friendly_name()]
+def _find(inputs: Mapping[str, Any], port: Any, also: str = "") -> Any:
+    names = [*sorted(port.get_names()), also or port.node.get_friendly_name()]
     for name in names:
         if name in inputs:
             return inputs[name]

@@ -1,4 +1,4 @@
-"""The process that runs models in one runtime, one after another."""
+"""The child process that runs models in one runtime."""
 
 from __future__ import annotations
 

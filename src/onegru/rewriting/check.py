@@ -13,7 +13,8 @@ from onegru.core.arguments import file_path, number, shown
 from onegru.core.compare import Comparison
 from onegru.core.errors import SpecError
 from onegru.formats.opened import Opened
-from onegru.models.random_inputs import Dims, check_random_inputs
+from onegru.models.input_sizes import Dims
+from onegru.models.random_inputs import check_random_inputs
 
 
 def check_target(target: Path, suffix: str) -> None:

@@ -14,9 +14,10 @@ from onegru.core.compare import Comparison, compare_scaled, merged, why_inconclu
 from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, OneGRUError, is_own_mistake
 from onegru.formats.graph import Graph, kept_states
+from onegru.models.input_sizes import size_plans
 from onegru.models.lengths import count_steps
 from onegru.models.model import Model
-from onegru.models.random_inputs import Drawn, draw_twice, size_plans
+from onegru.models.random_inputs import Drawn, draw_twice
 from onegru.models.rounding import Rounding
 from onegru.models.stream import first_states
 from onegru.peers.base import ModelUnderTest, Runtime
@@ -84,11 +85,11 @@ def check_result(
         compare = OutputCheck(given, case, check, target, tolerances, dtypes, result, fronts)
         for name, count in count_steps(given if given.gru_nodes else result, case.inputs).items():
             steps[name] = max(count, steps.get(name, 0))
-        for place, run in runs.items():
+        for runner, run in runs.items():
             results = run(case.inputs)
             for name, expected in case.outputs.items():
-                report = compare(name, place, f"output {name!r} in {place}", expected, results[name])
-                found.setdefault((place, name), []).append(report)
+                report = compare(name, runner, f"output {name!r} in {runner}", expected, results[name])
+                found.setdefault((runner, name), []).append(report)
     reports = [merged(items) for items in found.values()]
     check_moved(target, reports)
     if steps and not any(steps.values()):
@@ -216,10 +217,10 @@ class OutputCheck:
             pairs = enumerate(zip(expected, found, strict=True))
             items = [self(name, runtime, f"item {index} of {words}", *pair) for index, pair in pairs]
             return merged([Comparison(name, runtime), *items])
-        place = f"{self.target}: not written: {words} differs from the source"
+        message = f"{self.target}: not written: {words} differs from the source"
         if not isinstance(expected, np.ndarray):
             if type(expected) is not type(found) or repr(expected) != repr(found):
-                raise FormatError(place)
+                raise FormatError(message)
             return Comparison(name, runtime)
         rounding = None if self.check.tolerance is not None else partial(self._rounding.effect, name)
         base = self._base(name, runtime, expected.dtype)
@@ -230,7 +231,7 @@ class OutputCheck:
                 if self.check.inputs is None
                 else ""
             )
-            raise FormatError(f"{place}{_difference_words(item, expected, found)}{hint}")
+            raise FormatError(f"{message}{_difference_words(item, expected, found)}{hint}")
         moved = None if self.case.moved is None else self.case.moved.get(name, 0)
         return replace(item, input_dependent=moved)
 

@@ -16,7 +16,7 @@ from onegru.formats.onnx.validate import (
     Source,
     all_tensors,
     external_bytes,
-    external_place,
+    external_location,
     external_tensors,
     serialized,
 )
@@ -28,7 +28,7 @@ _SMALL = 2**16  # bytes; sizes, axes and scales, which onnx's converter needs
 
 def embed_external(source: Source, model: ModelProto, size: int) -> list[str]:
     """Embed a model's external data, or only small tensors if the file would be too large; return notes."""
-    external = [(tensor, external_place(source, tensor)[2]) for tensor in external_tensors(model)]
+    external = [(tensor, external_location(source, tensor)[2]) for tensor in external_tensors(model)]
     if size + sum(length for _, length in external) > _LARGEST_FILE:
         external = [(tensor, length) for tensor, length in external if length <= _SMALL]
     for tensor, _ in external:
@@ -65,26 +65,26 @@ def write_model(source: Source, model: ModelProto, data: bytes, target: Path) ->
                 "target", f"{str(target)!r} is a link; must be a regular file, because of its external data"
             )
         folder = Path(os.path.realpath(target.parent))
-        places: dict[Path, Path] = {}
+        paths: dict[Path, Path] = {}
         used = {target.name}
         for tensor in tensors:
-            path = external_place(source, tensor)[0]
+            path = external_location(source, tensor)[0]
             (entry,) = (entry for entry in tensor.external_data if entry.key == "location")
             if path == folder / target.name:
                 raise SpecError.of("target", f"{str(target)!r} contains external data; must be another file")
-            if path not in places:
-                places[path] = _place(folder, path, Path(entry.value).name, used)
-            entry.value = places[path].relative_to(folder).as_posix()
-        links = {place: path for path, place in places.items() if not place.exists()}
+            if path not in paths:
+                paths[path] = _target_path(folder, path, Path(entry.value).name, used)
+            entry.value = paths[path].relative_to(folder).as_posix()
+        links = {candidate: path for path, candidate in paths.items() if not candidate.exists()}
         data = one_file(source, model)
     write_files([*links.items(), (target, lambda file: file.write(data))])
 
 
-def _place(folder: Path, path: Path, name: str, used: set[str]) -> Path:
+def _target_path(folder: Path, path: Path, name: str, used: set[str]) -> Path:
     """Return the path in `folder` for an external-data file that is stored elsewhere."""
     if path.is_relative_to(folder):
         return path
     while True:
-        place = folder / fresh_name(name, used)
-        if not os.path.lexists(place) or (not place.is_symlink() and place.samefile(path)):
-            return place
+        candidate = folder / fresh_name(name, used)
+        if not os.path.lexists(candidate) or (not candidate.is_symlink() and candidate.samefile(path)):
+            return candidate

@@ -137,15 +137,15 @@ def _fuse_onnx(
         from onegru.formats.onnx.parse import parse_onnx, read_onnx
         from onegru.formats.onnx.validate import Source
         from onegru.rewriting.external_data import write_model
-    place = Source.of(file)
+    source = Source.of(file)
     found, result, notes = fuse_onnx(file, progress)
-    made = parse_onnx(result, place.changed(named))
+    made = parse_onnx(result, source.changed(named))
     warn_of_unread(made)
     outputs, more = check_result(
         lambda: read_onnx(file, again=True), made, named, wanted, TOLERANCE_FUSED, data=result
     )
     if target is not None:
-        write_model(place, found.model, result, target)
+        write_model(source, found.model, result, target)
     return found, [*notes, *more], outputs
 
 
@@ -174,13 +174,13 @@ def fuse_onnx(
     from onegru.formats.onnx.validate import Source, model_of
     from onegru.rewriting.external_data import embed_external, left_external, one_file
 
-    place, model = Source.of(file), model_of(file)
+    source, model = Source.of(file), model_of(file)
     had = len(model.functions)
-    notes = embed_external(place, model, len(file.data))
-    found = replace_decomposed(place, model, progress)
+    notes = embed_external(source, model, len(file.data))
+    found = replace_decomposed(source, model, progress)
     if not found.fused:
         kinds = {node.op_type for node in all_nodes(found.model.graph.node)}
-        raise nothing_found(place.name, found.near_misses, model_opset(place, found.model), kinds)
+        raise nothing_found(source.name, found.near_misses, model_opset(source, found.model), kinds)
     if len(found.model.functions) < had:
         notes.append("functions that contain GRU nodes were inlined")
-    return found, one_file(place, found.model), [*notes, *left_external(found.model)]
+    return found, one_file(source, found.model), [*notes, *left_external(found.model)]

@@ -49,11 +49,11 @@ def quantize_ir(
         raise FormatError(f"{file}: has no GRU layer; {hint}")
     shared: dict[str, str] = {}
     for op in chosen:
-        for port, place in zip("WR", _WEIGHTS[op.kind], strict=True):
-            name = op.inputs[place]
+        for port, index in zip("WR", _WEIGHTS[op.kind], strict=True):
+            name = op.inputs[index]
             if name not in shared:
                 shared[name] = _quantized(ir.edit, op, port, name, group)
-            ir.edit.take(op, place, shared[name])
+            ir.edit.take(op, index, shared[name])
     document = ir.document()
     outputs, notes = check_result(
         lambda: graph, document.graph(named), named, check, TOLERANCE_REWRITTEN, {QUANTIZED}

@@ -80,20 +80,20 @@ def make_streaming(
         result = rewrite_ir(file, named, wanted, time, wait)
     else:
         with needs_extra("onnx", "onnx", str(file)):
-            from onegru.rewriting.nodes.changes import Changes
+            from onegru.rewriting.nodes.changes import RewriteOptions
             from onegru.rewriting.nodes.plan import check_opset
             from onegru.rewriting.streaming_onnx import rewrite_onnx
         if opset is not None:
             check_opset(opset)
-        changes = Changes(opset=opset, quantize=names, group_size=group) if names else None
-        result = rewrite_onnx(file, named, wanted, time, wait, changes)
+        options = RewriteOptions(opset=opset, quantize=names, group_size=group) if names else None
+        result = rewrite_onnx(file, named, wanted, time, wait, options)
     nodes, more = words_of(result.made)
     opsets: tuple[int, ...] = () if result.opset is None else (result.opset, result.opset)
     others: tuple[str, ...] = ()
     if (rewritten := result.rewritten) is not None:
         opsets, others = rewritten.opsets, tuple(rewritten.others)
-        for name, done, _ in rewritten.nodes:
-            nodes[name] = [*nodes.get(name, ()), *done]
+        for summary in rewritten.nodes:
+            nodes[summary.name] = [*nodes.get(summary.name, ()), *summary.done]
     if path is not None:
         result.write(path)
     return Rewriting(

@@ -132,7 +132,7 @@ def rewrite(
         OSError: a file cannot be read or written.
     """
     _check_arguments(layout, dtype, split, decompose, runtime)
-    changes: dict[str, Any] = {
+    options: dict[str, Any] = {
         "opset": opset,
         "layout": layout,
         "float16": dtype == "float16",
@@ -140,13 +140,13 @@ def rewrite(
         "decompose": decompose,
         "runtime": runtime,
     }
-    return rewrite_file(open_model("source", source), target, wanted_check(check), **changes)
+    return rewrite_file(open_model("source", source), target, wanted_check(check), **options)
 
 
 def rewrite_file(
-    file: Opened, target: str | os.PathLike[str] | None, check: Check | None, **changes: Any
+    file: Opened, target: str | os.PathLike[str] | None, check: Check | None, **options: Any
 ) -> Rewriting:
-    """Apply `onegru.rewriting.nodes.changes.Changes` to the GRU nodes of an ONNX model."""
+    """Apply `onegru.rewriting.nodes.changes.RewriteOptions` to the GRU nodes of an ONNX model."""
     path, named = as_target(file, target, ".onnx")
     if file.kind is not Kind.ONNX:
         raise FormatError(f"{file}: {file.kind.words}; must be an ONNX model")
@@ -155,26 +155,26 @@ def rewrite_file(
         from onegru.formats.onnx.validate import Source, model_of
         from onegru.rewriting.compare import check_result
         from onegru.rewriting.external_data import write_model
-        from onegru.rewriting.nodes.changes import Changes
+        from onegru.rewriting.nodes.changes import RewriteOptions
         from onegru.rewriting.nodes.model_pass import rewrite_model
         from onegru.rewriting.nodes.plan import check_opset
-    if changes.get("opset") is not None:
-        check_opset(changes["opset"])
-    place = Source.of(file)
-    rewritten = rewrite_model(place, model_of(file), len(file.data), Changes(**changes))
-    result = rewritten.serialized(place)
+    if options.get("opset") is not None:
+        check_opset(options["opset"])
+    onnx_source = Source.of(file)
+    rewritten = rewrite_model(onnx_source, model_of(file), len(file.data), RewriteOptions(**options))
+    result = rewritten.serialized(onnx_source)
     outputs, unchecked = check_result(
         lambda: read_onnx(file, again=True),
-        parse_onnx(result, place.changed(named)),
+        parse_onnx(result, onnx_source.changed(named)),
         named,
         check,
         TOLERANCE_REWRITTEN,
         rewritten.dtypes,
         result,
-        changes.get("runtime"),
+        options.get("runtime"),
     )
     if path is not None:
-        write_model(place, rewritten.model, result, path)
+        write_model(onnx_source, rewritten.model, result, path)
     return Rewriting(
         source=str(file),
         target=None if path is None else str(path),

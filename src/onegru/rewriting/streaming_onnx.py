@@ -15,7 +15,7 @@ from onegru.models.model import Model
 from onegru.models.streaming import forms_of_onnx
 from onegru.rewriting.check import Check
 from onegru.rewriting.external_data import embed_external, left_external, one_file, write_model
-from onegru.rewriting.nodes.changes import Changes
+from onegru.rewriting.nodes.changes import RewriteOptions
 from onegru.rewriting.nodes.model_pass import Rewritten, rewrite_model
 from onegru.rewriting.streaming import Chunked, check_chunks, made_from
 
@@ -26,29 +26,29 @@ def rewrite_onnx(
     check: Check | None,
     time: Mapping[str, int] | None,
     delay: bool,
-    changes: Changes | None = None,
+    options: RewriteOptions | None = None,
 ) -> Chunked:
     """Change an ONNX model, and compare it with its source."""
-    place, model = Source.of(file), model_of(file)
-    notes = embed_external(place, model, len(file.data))
+    onnx_source, model = Source.of(file), model_of(file)
+    notes = embed_external(onnx_source, model, len(file.data))
     source = read_onnx(file, again=True)
     # With its external data in it, the model differs from the file.
-    graph = parse_onnx(one_file(place, model), replace(place, file=None)) if notes else source
+    graph = parse_onnx(one_file(onnx_source, model), replace(onnx_source, file=None)) if notes else source
     sizes = None if check is None else check.dims
-    made = made_from(file, graph, notes, time, forms_of_onnx(place, model, graph, time, delay, sizes))
-    data = one_file(place, made.model)
+    made = made_from(file, graph, notes, time, forms_of_onnx(onnx_source, model, graph, time, delay, sizes))
+    data = one_file(onnx_source, made.model)
     whole = None if check is None else Model(source)
 
     def read(data: bytes) -> Graph:
-        return parse_onnx(data, place.changed(target))
+        return parse_onnx(data, onnx_source.changed(target))
 
     outputs = check_chunks(whole, lambda: read(data), made, check, target, notes)
     rewritten: Rewritten | None = None
     changed: ModelProto = made.model
-    if changes is not None:
-        rewritten = rewrite_model(place, changed, len(data), changes)
+    if options is not None:
+        rewritten = rewrite_model(onnx_source, changed, len(data), options)
         changed = rewritten.model
-        data = rewritten.serialized(place)
+        data = rewritten.serialized(onnx_source)
         notes += rewritten.notes
         is_int8 = QUANTIZED in rewritten.dtypes
         outputs = check_chunks(whole, lambda: read(data), made, check, target, notes, is_int8)
@@ -57,6 +57,6 @@ def rewrite_onnx(
         notes += left_external(changed)
 
     def write(path: Path) -> None:
-        write_model(place, changed, data, path)
+        write_model(onnx_source, changed, data, path)
 
-    return Chunked(made, rewritten, outputs, notes, model_opset(place, made.model), write)
+    return Chunked(made, rewritten, outputs, notes, model_opset(onnx_source, made.model), write)

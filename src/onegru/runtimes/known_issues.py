@@ -1,20 +1,19 @@
-"""Known issues of other runtimes: what they refuse or miscompute, as rules over the facts of one node.
+"""Known issues of other runtimes, as rules over the facts of one node.
 
 Every rule was observed: the cases of the conformance suite (`onegru.conformance`) were run on the versions in
 MEASURED. ONNX Runtime ran on its CPU provider. OpenVINO ran on its CPU plugin, with inference precision
-float32, on the ONNX file or on an IR file. "onnx" is ONNX's own reference evaluator. Nodes that no rule names
-gave what the suite expects, within its tolerance.
+float32, on the ONNX file or on an IR file. "onnx" is ONNX's own reference evaluator. Nodes without a rule
+had the outputs that the suite expects, within its tolerance.
 
-Not listed, because it depends on the arrays, or on other nodes, and not on the node:
+Issues that depend on the arrays or on other nodes are not listed:
 
-- With no time steps or an empty batch ONNX Runtime aborts the whole process, unless T is 0 and sequence_lens
-  is given; it refuses AUGRU's function. OpenVINO refuses both, or crashes, if the shape is fixed in the file;
-  if it is not, an empty batch is right, but with no time steps Y_h is uninitialised memory. The evaluator
-  refuses T = 0.
-- ONNX Runtime usually loses a NaN, even with the default activations, and takes infinity for the largest
-  float32. OpenVINO loses a NaN where there is a clip, or Relu.
-- Between a quantized X and weights in int8, OpenVINO keeps the state in int8 as well, or refuses the node.
-- Batch first with an open shape, OpenVINO refuses some sizes and miscomputes the others.
+- With T = 0 or an empty batch, ONNX Runtime aborts the process, unless T is 0 and sequence_lens is given. It
+  rejects AUGRU's function. If the file has a fixed shape, OpenVINO rejects both or crashes. With a dynamic
+  shape, an empty batch is right, but for T = 0 Y_h is uninitialized memory. The evaluator rejects T = 0.
+- ONNX Runtime usually loses a NaN, even with the default activations, and reads infinity as the largest
+  float32. OpenVINO loses a NaN if there is a clip, or Relu.
+- Between a quantized X and int8 weights, OpenVINO stores the state as int8 as well, or rejects the node.
+- With the batch first and a dynamic shape, OpenVINO rejects some sizes and miscomputes the others.
 """
 
 from __future__ import annotations

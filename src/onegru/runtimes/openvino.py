@@ -1,4 +1,4 @@
-"""onegru inside OpenVINO."""
+"""Use onegru for the GRU layers of OpenVINO programs."""
 
 from __future__ import annotations
 

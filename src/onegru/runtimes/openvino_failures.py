@@ -1,8 +1,8 @@
 """Failures of onegru's operators in OpenVINO.
 
-OpenVINO loses every exception of a synchronous run on one thread (seen with 2025.4 and 2026.4): what it gives
-is then empty, or an earlier run's, and the next run begins with the task that failed, whose request may be
-gone. Asynchronous runs have them all. So operators raise nothing where it would be lost.
+OpenVINO loses every exception of a synchronous run on one thread (seen with 2025.4 and 2026.4). Its outputs
+are then empty, or those of an earlier run. The next run begins with the failed task, whose request may no
+longer exist. Asynchronous runs report all exceptions. So operators raise no exception that would be lost.
 """
 
 from __future__ import annotations

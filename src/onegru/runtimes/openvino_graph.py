@@ -1,4 +1,4 @@
-"""OpenVINO's nodes, shapes and requests; does not import OpenVINO."""
+"""Read OpenVINO's nodes, shapes and requests, without importing OpenVINO."""
 
 from __future__ import annotations
 

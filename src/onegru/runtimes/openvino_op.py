@@ -1,4 +1,4 @@
-"""onegru's operators as subclasses of `openvino.Op`; imports OpenVINO, so that nothing else has to."""
+"""onegru's operators as subclasses of `openvino.Op`; the module imports OpenVINO."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             # A run with open shapes makes a copy on those that it has, and asks it again. Where exceptions
             # would be lost, the run goes on, and `evaluate` fails for the same reason.
             if not self._may_go_on:
-                raise SpecError(f"{self._place()}{error}", error.argument) from error.__cause__
+                raise SpecError(f"{self._location()}{error}", error.argument) from error.__cause__
             self._goes_on = True
             X = sizes_of(self.get_input_partial_shape(0)) or ()
             set_outputs(
@@ -119,7 +119,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
 
     # Shapes
 
-    def _place(self) -> str:
+    def _location(self) -> str:
         name = self.get_friendly_name()
         if re.fullmatch(rf"{self.operator.name}_\d+", name) and self.get_input_size():
             # While a file is read, a node has no name yet, but its input has one.
@@ -165,7 +165,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         try:
             self._compute(outputs, inputs)
         except SpecError as error:
-            raise SpecError(f"{self._place()}{error}", error.argument) from error.__cause__
+            raise SpecError(f"{self._location()}{error}", error.argument) from error.__cause__
 
     def _compute(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         ports = self.operator.inputs[: len(inputs)]

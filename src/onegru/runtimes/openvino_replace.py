@@ -1,4 +1,4 @@
-"""Replacing GRU layers of OpenVINO models by onegru's; imports OpenVINO, so that nothing else has to."""
+"""Replace GRU layers of OpenVINO models by onegru's; the module imports OpenVINO."""
 
 from __future__ import annotations
 
@@ -338,8 +338,8 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
         state = _states[self._attributes["layer"]]
         sizes: dict[str, int | None] = {**attribute_sizes(state.attributes)}
         ports = {port.name: port for port in state.operator.inputs}
-        for place, name in enumerate(state.names):  # the batch may be known only from the state or lengths
-            shape, axes = sizes_of(self.get_input_partial_shape(place)), ports[name].axes
+        for index, name in enumerate(state.names):  # the batch may be known only from the state or lengths
+            shape, axes = sizes_of(self.get_input_partial_shape(index)), ports[name].axes
             if ports[name].role not in WEIGHTS and shape is not None and len(shape) == len(axes):
                 known = {axis: size for axis, size in zip(axes, shape, strict=True) if axis in "BT"}
                 sizes |= {axis: size for axis, size in known.items() if sizes.get(axis) is None}
@@ -395,12 +395,12 @@ def replace_all(model: Any, options: EngineOptions) -> int:
     ready = []  # all are checked before the first is replaced, so that no model is left half replaced
     for layer in layers:
         operator = OPERATORS[layer.node.get_type_name()]
-        place = f"{operator.name} layer {layer.node.get_friendly_name()!r}: "
+        location = f"{operator.name} layer {layer.node.get_friendly_name()!r}: "
         if (sizes_of(layer.node.get_input_partial_shape(0)) or (None,))[0] == 0:
             raise SpecError(
-                f"{place}a fixed batch of 0; must be open, or 1 or more: OpenVINO writes no states"
+                f"{location}a fixed batch of 0; must be open, or 1 or more: OpenVINO writes no states"
             )
-        ready.append(prepare(layer, operator, attributes_of(layer.node, operator), options, place))
+        ready.append(prepare(layer, operator, attributes_of(layer.node, operator), options, location))
     for item in ready:
         replace_layer(item)
     model.validate_nodes_and_infer_types()

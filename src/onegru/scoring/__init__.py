@@ -1,4 +1,4 @@
-"""Sequences in tables, scored: Arrow in, Arrow out, and whole data sets of Parquet files.
+"""Run models over sequences in Arrow tables and in Parquet data sets.
 
 from onegru.scoring import Scorer
 

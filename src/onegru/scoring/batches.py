@@ -1,4 +1,4 @@
-"""Rows of similar length put together, so that little is padded, and outputs put back in their order."""
+"""Group rows of similar length into batches, and restore the order of the outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of Arrow tables as NumPy arrays: sequences without padding, and what is wrong with their rows."""
+"""Convert columns of Arrow tables to NumPy arrays, and find invalid rows."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Ragged:
 
 def check_type(field: Field, schema: pa.Schema) -> None:
     """Raise SpecError unless a table of this schema has a column that fits a field."""
-    places = schema.get_all_field_indices(field.column)
-    if len(places) != 1:
-        what = f"{len(places)} columns of that name" if places else "no such column"
+    indices = schema.get_all_field_indices(field.column)
+    if len(indices) != 1:
+        what = f"{len(indices)} columns of that name" if indices else "no such column"
         listed = ", ".join(repr(name) for name in schema.names) or "none"
         raise SpecError(f"{field.column!r}: {what}; must be one, for input {field.name!r}; columns: {listed}")
-    told = schema.field(places[0]).type
+    told = schema.field(indices[0]).type
     depth, kind, fixed = 0, told, 1
     if isinstance(kind, pa.BaseExtensionType):
         kind = _storage_type(field, kind)

@@ -1,4 +1,4 @@
-"""The Parquet files of a run, and their division into parts, which depends on nothing but them."""
+"""The Parquet files of a run, and their division into parts, which depends only on the files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class File:
 class Part:
     """Rows that become one file: those of some row groups, or some of a large one."""
 
-    number: int  # its place among all parts
+    number: int  # its index among all parts
     path: str  # the file that they come from
     groups: tuple[int, ...]  # the row groups; none if no file has a row
     groups_row: int  # the first row of the row groups, counted from the first of the file
@@ -121,10 +121,10 @@ def _meant(text: str, output: Path | None, read: set[str]) -> list[Path]:
 def _inside(folder: Path, read: set[str]) -> list[Path]:
     found: list[Path] = []
     seen: set[str] = set()  # of which links may make a ring
-    for place, folders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
         folders[:] = [] if real in seen else [name for name in folders if not _is_hidden(name)]
-        found += [] if real in seen else [Path(place, name) for name in names if not _is_hidden(name)]
+        found += [] if real in seen else [Path(parent, name) for name in names if not _is_hidden(name)]
         seen.add(real)
     read |= seen
     return sorted(found, key=lambda path: path.relative_to(folder).parts)

@@ -1,4 +1,4 @@
-"""The folder of a run's results: complete parts, and those left to do."""
+"""The folder with the results of a run, and the parts that are missing in it."""
 
 from __future__ import annotations
 

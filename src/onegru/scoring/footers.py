@@ -28,10 +28,10 @@ def check_footers(paths: Sequence[Path]) -> None:
         begun = folder / "begun"
         index = begun.stat().st_size - 1 if begun.exists() else -1
     if ended.code != 0:
-        place = f"{paths[index]}: " if index >= 0 else ""
+        name = f"{paths[index]}: " if index >= 0 else ""
         if ended.code is None:
-            raise FormatError(f"{place}its footer takes too long to read; copy it to a faster disk")
-        raise FormatError(f"{place}not a Parquet file, or broken (its footer ends the process that reads it)")
+            raise FormatError(f"{name}its footer takes too long to read; copy it to a faster disk")
+        raise FormatError(f"{name}not a Parquet file, or broken (its footer ends the process that reads it)")
 
 
 def main(_: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Parts read, scored and written at the same time, each by a separate thread."""
+"""Read, score and write parts at the same time, each in a separate thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's work on a Ray cluster: tasks that write the parts that they score."""
+"""Score the parts of a run as tasks on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def _run(ray: Any, job: Job, parts: Sequence[Part], on_rows: Callable[[int], Non
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from error
             except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-                place = f"{item[0].path}: row {item[0].groups_row + item[0].first}"
-                what = f"{place}: {_ATTEMPTS} workers died at it, or at rows that follow"
+                location = f"{item[0].path}: row {item[0].groups_row + item[0].first}"
+                what = f"{location}: {_ATTEMPTS} workers died at it, or at rows that follow"
                 raise OneGRUError(what) from error
             on_rows(sum(part.rows for part in item))
     finally:

@@ -50,7 +50,7 @@ class _Reader:
 
     def __init__(self, scorer: Scorer, plan: Plan, part: Part, largest_row: int) -> None:
         self._schema, self._largest_row = plan.schema, largest_row
-        self._place = part.path, part.groups_row
+        self._location = part.path, part.groups_row
         names = [field.column for field in scorer.program.fields]
         self._tables = _joined(_tables(plan, part), plan, names)
         self._rest = plan.schema.empty_table()
@@ -80,7 +80,7 @@ class _Reader:
         if size <= self._largest_row:
             return
         if len(table) == 1:
-            path, groups_row = self._place
+            path, groups_row = self._location
             most = f"must be at most {self._largest_row / 1e6:.1f} MB in this memory (memory, --memory)"
             raise FormatError(f"{path}: row {groups_row + first}: takes {size / 1e6:.1f} MB; {most}")
         half = len(table) // 2

@@ -1,4 +1,4 @@
-"""The scorer: rows of a table in, the same rows with the model's outputs out."""
+"""`Scorer`: add the outputs of a model to the rows of a table."""
 
 from __future__ import annotations
 
@@ -230,12 +230,12 @@ class Scorer:
             check_type(field, schema)
         fields: list[pa.Field] = []
         for name in self._keep:
-            places = schema.get_all_field_indices(name)
-            if len(places) != 1:
-                what = f"{len(places)} columns of that name" if places else "no such column"
+            indices = schema.get_all_field_indices(name)
+            if len(indices) != 1:
+                what = f"{len(indices)} columns of that name" if indices else "no such column"
                 listed = ", ".join(map(repr, schema.names)) or "none"
                 raise SpecError.of("keep", f"{name!r}: {what}; must be one; columns: {listed}")
-            fields.append(schema.field(places[0]).with_nullable(True))  # other files may have nulls
+            fields.append(schema.field(indices[0]).with_nullable(True))  # other files may have nulls
         for result in self.program.results:
             fields.append(pa.field(result.column, arrow_type(result)))
         names = [field.name for field in fields]
@@ -301,9 +301,9 @@ class Scorer:
                 assembly.add(chosen, own, program.run(arrays, own))
             except (FormatError, SpecError) as error:  # of a GRU node that gets invalid values
                 if len(chosen) == 1:
-                    place = rows.skip(int(chosen[0]), str(error))
+                    row_name = rows.skip(int(chosen[0]), str(error))
                     if self._on_error == "raise":
-                        raise type(error)(f"{place}: {error}{_GOES_ON}") from error.__cause__
+                        raise type(error)(f"{row_name}: {error}{_GOES_ON}") from error.__cause__
                     return error
                 middle = len(chosen) // 2
                 parts = [try_rows(part) for part in (chosen[:middle], chosen[middle:])]
@@ -354,7 +354,7 @@ class Rows:
         if faults and self._scorer.on_error == "raise":
             fault = faults[min(faults)]
             raise FormatError(
-                f"{self._place(self.count + fault.row)}: {fault.column!r}: {fault.reason}{_GOES_ON}"
+                f"{self._row_name(self.count + fault.row)}: {fault.column!r}: {fault.reason}{_GOES_ON}"
             )
         is_run = np.ones(len(rows), np.bool_)
         is_run[list(faults)] = False
@@ -375,9 +375,9 @@ class Rows:
         """Drop a row on which the model fails; return its name for messages."""
         row = int(np.flatnonzero(np.concatenate(self._is_run))[index])
         self._skipped[row] = SkippedRow(row, "", reason)
-        return self._place(row)
+        return self._row_name(row)
 
-    def _place(self, row: int) -> str:
+    def _row_name(self, row: int) -> str:
         return f"{self._words}{self._first + row}"
 
     def results(self, outputs: Sequence[pa.Array]) -> tuple[pa.Table, tuple[SkippedRow, ...]]:
@@ -392,11 +392,11 @@ class Rows:
             listed = tuple(
                 replace(skipped[row], kept=own) for row, own in zip(sorted(skipped), values, strict=True)
             )
-            places = np.cumsum(is_run) - 1  # of rows among the outputs
+            indices = np.cumsum(is_run) - 1  # of rows among the outputs
             if self._scorer.on_error == "skip":
                 kept = kept.filter(pa.array(~is_empty)) if keep else kept
-                places, is_empty = places[~is_empty], is_empty[~is_empty]
-            outputs = [array.take(pa.array(places, mask=is_empty)) for array in outputs]
+                indices, is_empty = indices[~is_empty], is_empty[~is_empty]
+            outputs = [array.take(pa.array(indices, mask=is_empty)) for array in outputs]
         return pa.table([*kept.columns, *outputs], schema=self._schema), listed
 
 

@@ -1,4 +1,4 @@
-"""NumPy's files, which are untrusted: headers are checked before any data are read."""
+"""Read untrusted NumPy files: headers are checked before any data are read."""
 
 from __future__ import annotations
 

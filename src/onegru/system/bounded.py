@@ -1,4 +1,4 @@
-"""Untrusted input, read in bounded memory and time."""
+"""Read untrusted input in bounded memory and time."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The time axis through a model: what an operator does along it, and what a stream has to carry."""
+"""Follow the time axis through a model, and find the states that a stream needs."""

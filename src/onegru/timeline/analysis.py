@@ -61,7 +61,7 @@ class TimeAnalysis:
         self.ops = [op for op in flow.ops if any(name in self.dynamic for name in op.taken())]
         self.recurrent = [op for op in self.ops if operator_of(op.kind).states]
         for op in self.ops:
-            self._place(op)
+            self._find_axes(op)
 
     # Which axes are the same
 
@@ -77,7 +77,7 @@ class TimeAnalysis:
         shapes = tuple(self.shape(name) if name else None for name in op.inputs)
         return Call(op, self.flow, shapes, self.opset)
 
-    def _place(self, op: Op) -> None:
+    def _find_axes(self, op: Op) -> None:
         """Find out the axes of what an operator gives."""
         call, operator = self.call(op), operator_of(op.kind)
         moves: list[Move] | None = None
@@ -118,7 +118,7 @@ class TimeAnalysis:
             axes = self.known.get(op.inputs[0])
             if axes is None:
                 return
-            names = [f"@{len(self.measured) + place}" for place in range(len(axes))]
+            names = [f"@{len(self.measured) + index}" for index in range(len(axes))]
             self.measured.update(zip(names, ((axis, op.inputs[0]) for axis in axes), strict=True))
             found = tuple(names)[op.attributes.get("start", 0) : op.attributes.get("end")]
         elif not operator_of(op.kind).has_sizes or any(
@@ -149,7 +149,7 @@ class TimeAnalysis:
         sources = {
             source for part in parts for source in self.computed.get(part, {part} & self.measured.keys())
         }
-        names = tuple(f"@{len(self.computed) + place}of" for place in range(numbers.size))
+        names = tuple(f"@{len(self.computed) + index}of" for index in range(numbers.size))
         self.computed |= dict.fromkeys(names, frozenset(sources))
         return names
 
@@ -185,20 +185,20 @@ class TimeAnalysis:
             return
         rank = len(sizes) if axes is None else len(axes)
         found = list(axes or map(self.axes.new, [""] * rank))
-        for place, size in enumerate(sizes, rank - len(sizes)):
+        for axis, size in enumerate(sizes, rank - len(sizes)):
             parts = str(size).split(TIMES)
             numbers = [part for part in parts if part.isdecimal()]
             if len(numbers) != len(parts) - 1 or self.measured.keys().isdisjoint(parts):
                 continue  # of a product, the order is not known: it is that of what it is joined with
-            axis = tuple(
+            factors = tuple(
                 factor
                 for part in parts
                 for factor in (self.measured[part][0] if part in self.measured else self.axes.new(int(part)))
             )
-            if any(move.to == place for move in moves):
-                self.axes.join(found[place], axis)
+            if any(move.to == axis for move in moves):
+                self.axes.join(found[axis], factors)
             else:
-                found[place] = axis
+                found[axis] = factors
         self.known[op.outputs[0]] = tuple(found)
 
     def _given(self, op: Op, output: int, moves: list[Move] | None) -> tuple[Axis, ...] | None:
@@ -220,12 +220,12 @@ class TimeAnalysis:
         if shape is None and not found:
             return None
         if shape is None:
-            places = {
+            other_axes = {
                 move.to for move in self.beside[id(op)] if move.to is not None and move.output == output
             }
             rank = max(
                 operator_of(op.kind).least_rank(self.call(op), output),
-                *(place + 1 for place in {*found, *places}),
+                *(axis + 1 for axis in {*found, *other_axes}),
             )
         else:
             rank = len(shape)
@@ -286,8 +286,8 @@ class TimeAnalysis:
         needed.update(name for op in recurrent for name in (*op.inputs, *op.outputs))
         for op in reversed(self.ops):
             if needed.intersection(op.outputs):
-                place = (dropped or {}).get(id(op), -1)
-                needed.update(op.taken() if place < 0 else (*op.inputs[:place], *op.inputs[place + 1 :]))
+                index = (dropped or {}).get(id(op), -1)
+                needed.update(op.taken() if index < 0 else (*op.inputs[:index], *op.inputs[index + 1 :]))
         return needed - {""}
 
     def all_steps(self, op: Op) -> tuple[int, int] | None:
@@ -332,7 +332,7 @@ class TimeAnalysis:
 def _without_states(op: Op) -> list[str]:
     """What a recurrence takes beside its initial states."""
     states = {first for first, _ in operator_of(op.kind).states}
-    return [name for place, name in enumerate(op.inputs) if place not in states]
+    return [name for index, name in enumerate(op.inputs) if index not in states]
 
 
 def time_axis(op: Op) -> int:

@@ -1,7 +1,7 @@
-"""The axes of a model's values: which of them are the same axis.
+"""Find the axes of a model's values that are the same axis.
 
-An axis of a value is a tuple of factors, numbers that stand for what it is made of: one for most axes, two
-for [batch·time]. Factors that an operator puts side by side, element by element, are the same.
+An axis is a tuple of factors: one number for most axes, two for [batch·time]. If an operator combines two
+axes element by element, their factors become the same.
 """
 
 from __future__ import annotations

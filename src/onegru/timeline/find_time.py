@@ -35,10 +35,10 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "
     for op in forward or analysis.recurrent:
         axes, shape = analysis.known.get(op.inputs[0]), analysis.shape(op.inputs[0])
         if axes is not None and shape is not None and len(axes) == 3:
-            place = time_axis(op)
-            main = analysis.axes.main(axes[place])
+            axis = time_axis(op)
+            main = analysis.axes.main(axes[axis])
             if main not in [way for way, _ in ways]:
-                ways.append((main, shape[place]))
+                ways.append((main, shape[axis]))
     of_inputs = {
         factor
         for name in analysis.inputs

@@ -33,11 +33,11 @@ class LossFinder:
         roots: list[tuple[Axis, Size]] = []
         for op in analysis.recurrent:
             axes, shape = analysis.known.get(op.inputs[0]), analysis.shape(op.inputs[0])
-            place = time_axis(op)
+            axis = time_axis(op)
             if id(op) in self.carried and axes is not None and shape is not None and len(axes) == 3:
-                roots.append((axes[place], shape[place]))
+                roots.append((axes[axis], shape[axis]))
         # The factors of axes that are time; empty if no recurrence carries a state.
-        self.time = {factor for axis, _ in roots for factor in analysis.axes.main(axis)}
+        self.time = {factor for factors, _ in roots for factor in analysis.axes.main(factors)}
         self.is_single = bool(roots) and all(size == 1 for _, size in roots)  # whether a run takes one step
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.planner, self.plan = Planner(analysis, self.time, delay=False), StreamingPlan()
@@ -109,12 +109,10 @@ class LossFinder:
         is_padded = any(move.pad_begin > 0 or move.pad_end > 0 for move in along)
         return op.kind in _TAKES_PARTS or (bool(operator.window) and not is_padded)
 
-    def _has_one_step(self, value: str, *axes: int) -> bool:
+    def _has_one_step(self, value: str, *given: int) -> bool:
         """Whether a value of a model of one step has one along these axes, or along time."""
-        shape, places = self.flow.shape(value), axes or self.timed(value)
-        return (
-            self.is_single and bool(places) and shape is not None and all(shape[axis] == 1 for axis in places)
-        )
+        shape, axes = self.flow.shape(value), given or self.timed(value)
+        return self.is_single and bool(axes) and shape is not None and all(shape[axis] == 1 for axis in axes)
 
     def _is_along(self, op: Op, move: Move) -> bool:
         """Whether time goes along an axis of an operator."""
@@ -124,7 +122,7 @@ class LossFinder:
     def timed(self, name: str) -> list[int]:
         """The axes of a value that are time."""
         axes = self.analysis.known.get(name) or ()
-        return [place for place, axis in enumerate(axes) if self.analysis.axes.goes_along(axis, self.time)]
+        return [index for index, axis in enumerate(axes) if self.analysis.axes.goes_along(axis, self.time)]
 
     def _of_states(self) -> Iterator[Finding]:
         """What is wrong with recurrences that carry states, whatever is along time elsewhere."""
@@ -193,7 +191,7 @@ class LossFinder:
             if self._is_along(op, move):
                 yield from self._judge_move(op, move)
         for name in op.inputs if gives_time and not self.is_single else ():
-            if name in self.planner.context.places and self.plan.numbered:
+            if name in self.planner.context.indices and self.plan.numbered:
                 yield "mixes", "computes with the index of each step, which starts over in each run"
             elif name in self.analysis.from_states and name not in self.streamed:
                 yield ("remembers", "takes steps of the last run") if timed[name] else ("mixes", ONE_FOR_ALL)

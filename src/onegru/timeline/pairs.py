@@ -102,14 +102,14 @@ def _bases(name: str, plain: set[str], strong: set[str]) -> list[tuple[tuple[str
     """A name's words, and the same without one that says which side it is; whether that is a clear one."""
     words = _words(name)
     found = [(tuple(words), False)]
-    for place, word in enumerate(words):
-        rest = (*words[:place], *words[place + 1 :])
+    for index, word in enumerate(words):
+        rest = (*words[:index], *words[index + 1 :])
         if word in plain | strong:
             found.append((rest, word in strong and not word.isdigit() and len(word) > 1))
         for ending in sorted(plain | strong):
             stem = word.removesuffix(ending)
             if stem and stem != word and _MEMORY.fullmatch(stem):  # h0, hn, statein
-                found.append(((*words[:place], stem, *words[place + 1 :]), False))
+                found.append(((*words[:index], stem, *words[index + 1 :]), False))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The operators of a model that was loaded, as a flow."""
+"""Read the operators of a loaded model as a flow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sizes of states, by the names that inputs of the model have for them."""
+"""Name the sizes of states after the dimensions of the model's inputs."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class SizeNames:
             return math.prod(numbers)
         return sizes[0] if len(sizes) == 1 else sizes
 
-    def unify(self, value: str, axis: int) -> None:
+    def unify(self, value: str, own_axis: int) -> None:
         """Note that inputs that are broadcast to a value need one size along an axis, and so one name."""
-        own, axes = self.size(value, axis), self.analysis.axes
-        factors = axes.main((self.analysis.known.get(value) or ())[axis])
+        own, axes = self.size(value, own_axis), self.analysis.axes
+        factors = axes.main((self.analysis.known.get(value) or ())[own_axis])
         for name in values_before(self.flow, value).intersection(self.analysis.inputs):
-            for place, size in enumerate(self.flow.shape(name) or ()):
-                is_same = axes.main((self.analysis.known.get(name) or ())[place]) == factors
+            for index, size in enumerate(self.flow.shape(name) or ()):
+                is_same = axes.main((self.analysis.known.get(name) or ())[index]) == factors
                 if is_same and isinstance(own, str) and isinstance(size, str):
                     first, second = (self.shared(item.removeprefix("dim:")) for item in (own, size))
                     self.same |= {second: first} if first != second else {}
@@ -86,11 +86,11 @@ class SizeNames:
 
     def sources(self, value: str, axis: int) -> tuple[int, list[tuple[str, int]]] | None:
         """What an open size is the product of: a number, and axes of inputs; None if that is not certain."""
-        factors, number, places = self._factors(value, axis), 1, list[tuple[str, int]]()
+        factors, number, input_axes = self._factors(value, axis), 1, list[tuple[str, int]]()
         known = {
-            size: (name, place)
+            size: (name, index)
             for name in self.flow.inputs
-            for place, size in enumerate(self.flow.shape(name) or ())
+            for index, size in enumerate(self.flow.shape(name) or ())
             if isinstance(size, str)
         }
         for factor in factors:
@@ -102,17 +102,17 @@ class SizeNames:
             elif len(names) != 1 or isinstance(own, int) or self.analysis.axes.is_changed(factor):
                 return None  # of several, one may be 1 and go with the others
             else:
-                places.append(known[str(names.pop())])
-        return (number, places) if places else None
+                input_axes.append(known[str(names.pop())])
+        return (number, input_axes) if input_axes else None
 
     def first_shape(self, op: Op, value: str, axis: int, steps: int) -> tuple[int | str, ...]:
         """The shape of so many steps of what an operator takes."""
         rank = len(self.analysis.known[value] or ())
         found: list[int | str] = []
-        for place in range(rank):
-            size = steps if place == axis else self.size(value, place)
-            if place != axis:
-                self.unify(value, place)
+        for index in range(rank):
+            size = steps if index == axis else self.size(value, index)
+            if index != axis:
+                self.unify(value, index)
             if isinstance(size, tuple):
                 raise unknown(op, "its earlier steps have a size that is a product of open ones")
             found.append(self.named(op, size))

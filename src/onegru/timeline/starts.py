@@ -1,4 +1,4 @@
-"""The value of a state before the first step."""
+"""Compute the value of a state before the first step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def constant_start(flow: Flow, name: str, rows: int) -> Array | None:
 
 def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> Array | None:
     """A value, computed from constants and given values; None if it depends on more."""
-    # Open sizes may only say how long its axes are. None if a number or its place depends on one.
+    # Open sizes may only say how long its axes are. None if a number or its index depends on one.
     values, counting = Values(flow, given), set[str]()
     producers = {value: op for value, op in flow.producers.items() if value not in given}
 
@@ -47,7 +47,7 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
                 values[op.outputs[0]] = np.array([_number(item, size) for item in part], np.int64)
                 counting.update(op.outputs if _open_axes(part) else ())
                 continue
-            if not _keeps_places(flow, op, counting):
+            if not _keeps_indices(flow, op, counting):
                 return None
             values.run(op)
         return None if name in counting else values[name]
@@ -55,11 +55,11 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
         return None
 
 
-def _keeps_places(flow: Flow, op: Op, counting: set[str]) -> bool:
+def _keeps_indices(flow: Flow, op: Op, counting: set[str]) -> bool:
     """Whether an operator treats axes of any length alike; notes what it computes of sizes in `counting`."""
     call, operator = Call(op, flow), operator_of(op.kind)
-    data = [place for place, name in enumerate(op.inputs) if name and place not in operator.size_inputs]
-    if any(op.inputs[place] in counting for place in data):
+    data = [index for index, name in enumerate(op.inputs) if name and index not in operator.size_inputs]
+    if any(op.inputs[index] in counting for index in data):
         counting.update(op.outputs)
         return flow.sizes(op.outputs[0]) is not None
     if any(name in counting and flow.sizes(name) is None for name in op.inputs):
@@ -75,7 +75,7 @@ def _keeps_places(flow: Flow, op: Op, counting: set[str]) -> bool:
         return after is not None and (
             _fronts(before) == _fronts(after) or not (_open_axes(before) or _open_axes(after))
         )
-    wanted = {(place, axis) for place in data for axis in _open_axes(call.shape(place))}
+    wanted = {(index, axis) for index in data for axis in _open_axes(call.shape(index))}
     kept = {
         (move.input, move.axis)
         for move in (operator.along(call) if wanted else ())

@@ -1,4 +1,4 @@
-"""Finds open input axes along which a model reads only fixed positions."""
+"""Find dynamic input axes of which a model reads only fixed positions."""
 
 from __future__ import annotations
 

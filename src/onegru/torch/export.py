@@ -1,4 +1,4 @@
-"""A layer as a node of ONNX, for `torch.onnx.export`: by its newer exporter, and by the older one."""
+"""Export a layer as an ONNX node, with both exporters of `torch.onnx.export`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def export_layer(
         raise SpecError.of("resets", "given; torch.onnx.export cannot take them, as ONNX's GRU has none")
     D, each = form.num_directions, len(weights) // form.num_directions
     own = [weights[d * each : (d + 1) * each] for d in range(D)]
-    W, R = (torch.stack([_in_order(of[place]) for of in own]) for place in (0, 1))
+    W, R = (torch.stack([_in_order(of[index]) for of in own]) for index in (0, 1))
     biases = [[_in_order(bias) for bias in of[2:] if bias is not None] for of in own]
     B = torch.stack([torch.cat(pair) for pair in biases]) if all(biases) else None
     H = int(R.shape[2])

@@ -78,7 +78,7 @@ def packed_layers(module: Any) -> list[Layer]:
             [None if w is None else swap_gates(array_of("weights", w)) for w in own[4 * d : 4 * d + 4]]
             for d in range(D)
         ]
-        W, R = (np.stack([side[place] for side in sides]) for place in (0, 1))
+        W, R = (np.stack([side[index] for side in sides]) for index in (0, 1))
         zeros = np.zeros(W.shape[1], W.dtype)
         B = np.stack([np.concatenate([zeros if b is None else b for b in side[2:]]) for side in sides])
         found.append(Layer.from_canonical(replace(spec, dtype=dtype), Weights(W, R, B)))

@@ -1,4 +1,4 @@
-"""Layers of NumPy's as modules of PyTorch's, to be trained on."""
+"""Convert layers to PyTorch modules, for training."""
 
 from __future__ import annotations
 

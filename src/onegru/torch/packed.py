@@ -23,7 +23,7 @@ class RowGroup(NamedTuple):
 
     rows: slice  # which of them
     lengths: Tensor  # their steps, [rows], int64
-    index: Tensor  # where step t of each row is in the data, [T, rows]; any place in the padding
+    index: Tensor  # where step t of each row is in the data, [T, rows]; any index in the padding
     steps: Tensor  # which of these steps the rows have, of all in order
 
     def take(self, data: Tensor) -> Tensor:
@@ -85,6 +85,6 @@ def groups_of(packed: PackedSequence, width: int) -> list[RowGroup]:
 
 def joined(groups: Sequence[RowGroup], results: Sequence[Tensor]) -> Tensor:
     """Packed data of the results [T, rows, …] of each group."""
-    places = torch.cat([group.index.flatten().index_select(0, group.steps) for group in groups])
+    indices = torch.cat([group.index.flatten().index_select(0, group.steps) for group in groups])
     parts = [Y.flatten(0, 1).index_select(0, group.steps) for group, Y in zip(groups, results, strict=True)]
-    return torch.cat(parts).index_select(0, torch.argsort(places))
+    return torch.cat(parts).index_select(0, torch.argsort(indices))

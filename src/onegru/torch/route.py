@@ -1,4 +1,4 @@
-"""Choose who computes a call."""
+"""Choose the code that computes a call."""
 
 from __future__ import annotations
 

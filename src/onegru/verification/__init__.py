@@ -1,1 +1,1 @@
-"""Checking that a model computes what it should, and locating the first GRU node that does not."""
+"""Check the results of a model, and locate the first GRU node with a wrong result."""

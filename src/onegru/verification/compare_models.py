@@ -1,4 +1,4 @@
-"""Comparing a model with a reference that should be the same function, as a whole and GRU by GRU."""
+"""Compare a model with a reference that should be the same function, as a whole and GRU by GRU."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ def _compare_layers(
             call, other = on_random_inputs(call), on_random_inputs(other)
         result = compare_calls(node, name, call, other)
         if index < len(calls) and not apart:
-            in_place = trace_pair(node, name, *calls[index])
-            if in_place is None:
+            direct = trace_pair(node, name, *calls[index])
+            if direct is None:
                 notes.append(f"{node} has other inputs than in the reference: something before it differs")
                 apart = True
             elif result.agrees:
-                result = in_place
+                result = direct
         apart = apart or not result.agrees
         found.append(result)
     return found

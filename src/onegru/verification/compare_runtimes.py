@@ -1,4 +1,4 @@
-"""Comparing a model in onegru and in every other runtime that is installed, on the same inputs."""
+"""Compare a model in onegru and in every other installed runtime, on the same inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding the mistake that explains the result of a GRU node."""
+"""Find the mistake that explains the result of a GRU node."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Locating the GRU node at fault when a runtime's results differ.
+"""Locate the GRU node at fault when a runtime's results differ.
 
-The runtime is asked for the inputs and outputs of each GRU node. Each node is then computed again, in
-float64, on its inputs there: a node that was given wrong inputs is not at fault. If the runtime does not give
-these values, it runs each node alone.
+The runtime returns the inputs and outputs of each GRU node. onegru then computes each node again, in float64,
+on these inputs: a node with wrong inputs is not at fault. If the runtime cannot return these values, it runs
+each node in a separate model.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def subject_of(model: Model, probed: bool = False) -> ModelUnderTest:
 
 def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
     """Where the values are in an IR: the GRU layers that they are inputs or outputs of."""
-    places: dict[str, Probe] = {}
+    probes: dict[str, Probe] = {}
     for gru in model.gru_nodes:
         node, operator = gru.step, gru.step.operator
         for side, ports, names in (
@@ -56,8 +56,8 @@ def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
             for index, port in enumerate(ports):
                 if port.name in names:
                     value = names[port.name]
-                    places.setdefault(value, Probe(value, node.name, side, index))
-    return tuple(places[value] for value in values)
+                    probes.setdefault(value, Probe(value, node.name, side, index))
+    return tuple(probes[value] for value in values)
 
 
 def find_fault(

@@ -1,4 +1,4 @@
-"""ONNX models for other runtimes to compare with: whole models, or one GRU node alone."""
+"""ONNX models for a comparison with other runtimes: whole models, or single GRU nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.validate import (
     Source,
     attribute_graphs,
-    external_place,
+    external_location,
     external_tensors,
     read_model,
     to_array,
@@ -68,7 +68,7 @@ def whole_model(file: Opened, probes: Sequence[str] = ()) -> bytes:
     if probes:
         model = unfold_functions(source, model)
     external = external_tensors(model)
-    if sum(external_place(source, tensor)[2] for tensor in external) < _LARGE:
+    if sum(external_location(source, tensor)[2] for tensor in external) < _LARGE:
         for tensor in external:
             tensor.CopyFrom(onnx.numpy_helper.from_array(to_array(source, tensor), tensor.name))
     outputs = {value.name for value in model.graph.output}

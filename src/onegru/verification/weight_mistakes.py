@@ -88,12 +88,12 @@ _PARTS = (
 # The most likely first: z and r swapped, because PyTorch's order is r, z, n; then other swaps.
 _ORDERS = sorted(
     (order for order in permutations(range(3)) if order != (0, 1, 2)),
-    key=lambda order: (sum(place == gate for place, gate in enumerate(order)) != 1, order[2] != 2),
+    key=lambda order: (sum(index == gate for index, gate in enumerate(order)) != 1, order[2] != 2),
 )
 
 
 def _order_words(order: tuple[int, ...]) -> str:
-    moved = [_GATES[place] for place, gate in enumerate(order) if place != gate]
+    moved = [_GATES[index] for index, gate in enumerate(order) if index != gate]
     if len(moved) == 2:
         return f"the gates {moved[0]} and {moved[1]} were swapped"
     return f"the weights for z, r, h were those of {', '.join(_GATES[gate] for gate in order)}"

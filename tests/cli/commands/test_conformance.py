@@ -14,7 +14,7 @@ from onegru.conformance.results import read_results
 from onegru.conformance.runtimes import registry
 from tests.support.faulty_runtime import FaultyRuntime
 from tests.support.machine.cli import Cli, files
-from tests.support.mutants import Fake, Refusing
+from tests.support.models.mutants import Fake, Refusing
 
 pytest.importorskip("onnx")
 

@@ -13,11 +13,11 @@ import pytest
 
 import onegru
 from onegru.cli.commands.verify import _format_pair
-from tests.support import mutants
 from tests.support.files.onnx_models import I, gru, model, node, save, tensor, value, weights
 from tests.support.layers import make_gru
 from tests.support.machine.cli import Cli
-from tests.support.verify_cases import chain, feeds, ir
+from tests.support.models import mutants
+from tests.support.models.verify_cases import chain, feeds, ir
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from onegru import MissingExtraError, SpecError
 from onegru.conformance.runtimes import registry
 from onegru.conformance.runtimes.registry import configs
 from onegru.peers.openvino import OpenVino
-from tests.support.mutants import Absent
+from tests.support.models.mutants import Absent
 
 
 def told(*arguments: Any, **options: Any) -> list[tuple[str, dict[str, str]]]:

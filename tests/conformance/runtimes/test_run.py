@@ -16,7 +16,7 @@ from onegru.conformance.runtimes.run import run_cases
 from onegru.system.child_process import run_child
 from tests.support.faulty_runtime import FaultyRuntime, named
 from tests.support.machine.systems import posix
-from tests.support.mutants import Fake
+from tests.support.models.mutants import Fake
 
 pytest.importorskip("onnx")
 

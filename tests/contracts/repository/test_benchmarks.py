@@ -27,7 +27,7 @@ from benchmarks.record import Record
 from benchmarks.report import write_report
 from benchmarks.ways import measure_ways
 from tests.support.machine.repository import ROOT
-from tests.support.runtimes import onnxruntime_results, openvino_results
+from tests.support.models.runtimes import onnxruntime_results, openvino_results
 
 MB = 1 << 20
 LIMITS = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.durations import exceeded
-from tests.support.selection import every, is_turn
+from tests.support.suite.durations import exceeded
+from tests.support.suite.selection import every, is_turn
 
 STORED = {"a": 10.0, "b": 20.0, "c": 30.0}
 

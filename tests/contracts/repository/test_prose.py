@@ -1,4 +1,4 @@
-"""Documents, docstrings and messages are plain: see `tests/support/prose.py`."""
+"""Documents, docstrings and messages are plain: see `tests/support/suite/prose.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machine.repository import ROOT
-from tests.support.prose import measures, page_findings, string_findings
+from tests.support.suite.prose import measures, page_findings, string_findings
 
 PAGES = sorted(
     [

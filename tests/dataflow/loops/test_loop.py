@@ -12,7 +12,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.loops.loop import Loop
 from onegru.dataflow.loops.read_loop import read_loop
 from onegru.dataflow.operator import LoopIndex
-from tests.support.fusing import Net, Step, check_fused, directions, flow, fused, kinds
+from tests.support.models.fusing import Net, Step, check_fused, directions, flow, fused, kinds
 
 pytest.importorskip("onnxruntime")
 

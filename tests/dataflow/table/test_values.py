@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onegru.core.elementary import NumpyElementary
 from onegru.dataflow.table import OPERATORS, LargeResultError, UnknownOpError, evaluate
-from tests.support.fusing import Array
+from tests.support.models.fusing import Array
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 3, 4))

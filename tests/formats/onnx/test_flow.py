@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.validate import Source
-from tests.support.fusing import Net, Step, check_fused, flow, fused, one_step
+from tests.support.models.fusing import Net, Step, check_fused, flow, fused, one_step
 
 pytest.importorskip("onnxruntime")
 

@@ -38,7 +38,7 @@ from tests.support.files.onnx_models import (
     weights,
 )
 from tests.support.machine.processes import run_python
-from tests.support.runtimes import onnxruntime_results
+from tests.support.models.runtimes import onnxruntime_results
 
 SECOND = weights(1, "2", I=H)  # for a GRU on another one's output
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from tests.support.fusing import (
+from tests.support.models.fusing import (
     BOUND,
     SIGMOID,
     TANH,

@@ -15,7 +15,7 @@ from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.polynomial import Polynomial, same
 from onegru.fusion.cells.views import whole_view
-from tests.support.fusing import Net, flow
+from tests.support.models.fusing import Net, flow
 
 Make = Callable[[Net], str]
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import onegru
-from tests.support.fusing import Array, Net, Step, check_fused, one_step, reasons
+from tests.support.models.fusing import Array, Net, Step, check_fused, one_step, reasons
 
 pytest.importorskip("onnxruntime")
 quantization: Any = pytest.importorskip("onnxruntime.quantization")

@@ -9,7 +9,17 @@ import pytest
 from onnx import TensorProto, helper
 
 from onegru.fusion.search import Search
-from tests.support.fusing import LOOPS, Net, Step, blend, check_fused, directions, kinds, one_step, reasons
+from tests.support.models.fusing import (
+    LOOPS,
+    Net,
+    Step,
+    blend,
+    check_fused,
+    directions,
+    kinds,
+    one_step,
+    reasons,
+)
 
 pytest.importorskip("onnxruntime")
 

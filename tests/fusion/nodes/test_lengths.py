@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from tests.support.fusing import Net, Step, check_fused, directions, fused, kinds, reasons
+from tests.support.models.fusing import Net, Step, check_fused, directions, fused, kinds, reasons
 
 pytest.importorskip("onnxruntime")
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import onegru
-from tests.support.fusing import (
+from tests.support.models.fusing import (
     LOOPS,
     TANH,
     Net,

@@ -11,7 +11,7 @@ from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.views import whole_view
 from onegru.fusion.nodes.sources import Sliced, Stacked, before, over_time
-from tests.support.fusing import Net, flow
+from tests.support.models.fusing import Net, flow
 
 
 def slices(

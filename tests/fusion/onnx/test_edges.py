@@ -15,7 +15,7 @@ import onegru
 from onegru.formats.onnx.validate import Source
 from onegru.fusion.onnx.model import fuse_model
 from tests.support.cases import Case, onnx_model
-from tests.support.fusing import (
+from tests.support.models.fusing import (
     BOUND,
     SIGMOID,
     Function,

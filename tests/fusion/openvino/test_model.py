@@ -25,7 +25,7 @@ from tests.support.decomposed.draw import KINDS, decomposed, near_miss
 from tests.support.decomposed.ir import B, H, I, T, Written, constant, feeds, scalar, write
 from tests.support.decomposed.misses import NEAR_MISSES
 from tests.support.files.ir_files import edit
-from tests.support.runtimes import openvino_results
+from tests.support.models.runtimes import openvino_results
 
 # Largest error relative to the largest output or 1: 1e-6 over 1,000 models.
 BOUND = 1e-5

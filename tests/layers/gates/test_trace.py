@@ -15,7 +15,7 @@ from onegru.layers.gates.data import join_runs
 from tests.support.cases import DTYPES, Case, augru_cases, gru_cases
 from tests.support.layers import draw, make_gru, make_stack
 from tests.support.oracle import REVERSED, numbers, onnx_cells, rounded
-from tests.support.selection import examples
+from tests.support.suite.selection import examples
 
 #: How far a gate may be from the oracle's, in units in the last place of all types but float64: both sides
 #: compute in float64 and round once. Measured over 3000 cases: 0; a sum in another order may tip a rounding.

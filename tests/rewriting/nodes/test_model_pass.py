@@ -28,8 +28,8 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
-from tests.support.rewrite_cases import assert_close, expected, others_untouched, rewritten
-from tests.support.runtimes import onnxruntime_results
+from tests.support.models.rewrite_cases import assert_close, expected, others_untouched, rewritten
+from tests.support.models.runtimes import onnxruntime_results
 
 
 def test_transposes_cancel_out(tmp_path: Path) -> None:

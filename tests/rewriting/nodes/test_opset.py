@@ -11,8 +11,8 @@ import pytest
 import onegru
 from onegru.rewriting.rewrite import rewrite
 from tests.support.files.onnx_models import B, I, T, graph, gru, model, node, numbers, save, value, weights
-from tests.support.rewrite_cases import assert_close, attributes, expected, grus, rewritten
-from tests.support.runtimes import onnxruntime_results
+from tests.support.models.rewrite_cases import assert_close, attributes, expected, grus, rewritten
+from tests.support.models.runtimes import onnxruntime_results
 
 # ---- versions 1 and 3, and the oldest files
 

@@ -1,6 +1,6 @@
 """The equations of a GRU step in NumPy and float64, with the mistakes of the near misses; random parameters.
 
-Nothing here looks at an ONNX model: the expected outputs come from the drawn parameters alone.
+No function here reads an ONNX model: the expected outputs come only from the random parameters.
 """
 
 from __future__ import annotations

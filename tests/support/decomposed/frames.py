@@ -1,4 +1,4 @@
-"""The bodies of Scan and Loop nodes: what comes in, what is carried, what goes out."""
+"""Bodies of Scan and Loop nodes: inputs, carried values and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX graphs under construction: nodes, and constants kept in the many ways in which exporters keep them."""
+"""Build ONNX graphs, with constants stored in the ways of different exporters."""
 
 from __future__ import annotations
 

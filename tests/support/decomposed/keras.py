@@ -1,4 +1,4 @@
-"""Keras GRUs through tf2onnx or Keras' own exporter: a program, as TensorFlow wants a process of its own.
+"""Export Keras GRUs with tf2onnx or Keras' own exporter, in a separate process.
 
 python -m tests.support.decomposed.keras FOLDER STEPS ROWS: a file NAME.onnx and a file NAME.npz, with inputs
 and outputs, for each case.

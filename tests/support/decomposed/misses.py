@@ -1,4 +1,4 @@
-"""Models that look like GRUs and are not: each has one fault, and outputs by its own equations."""
+"""Models that resemble GRUs: each has one fault, and outputs by its own equations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drawn model is, with what tests have to know of it; what its kinds share."""
+"""Random models with their expected outputs, and common code of their kinds."""
 
 from __future__ import annotations
 

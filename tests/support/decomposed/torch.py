@@ -1,4 +1,4 @@
-"""Decomposed GRUs in PyTorch, in the styles that people write them in, and their exports."""
+"""Decomposed GRUs in PyTorch, in common styles, and their exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of very many operators, each of which takes what the one before gives; a GRU is at the end."""
+"""Models with a very long chain of operators, and a GRU at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GRUCell in an IR of its own, with its inputs."""
+"""An IR with a single GRUCell, and its inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing OpenVINO IR files for tests, a layer at a time."""
+"""Write OpenVINO IR files for tests, layer by layer."""
 
 from __future__ import annotations
 

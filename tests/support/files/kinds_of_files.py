@@ -1,4 +1,4 @@
-"""A file of each kind that people have, around one GRU: those that exporters wrote, and those made here."""
+"""A file of each supported kind with one GRU, from exporters or written here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX models run by onegru and by ONNX Runtime, and the results compared."""
+"""Run ONNX models in onegru and ONNX Runtime, and compare the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.files.onnx_models import (
     numbers,
     tensor,
 )
-from tests.support.runtimes import onnxruntime_results
+from tests.support.models.runtimes import onnxruntime_results
 
 Outputs = Sequence[str | ValueInfoProto]
 

@@ -1,4 +1,4 @@
-"""IRs with other layers than GRUs, made by OpenVINO itself."""
+"""IRs with layers other than GRUs, written by OpenVINO."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openvino import opset13 as ops
 
 import onegru
 from onegru.core.dtypes import Array
-from tests.support.runtimes import openvino_results
+from tests.support.models.runtimes import openvino_results
 
 T, B, I, H = 6, 3, 4, 5
 

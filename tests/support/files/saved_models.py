@@ -1,4 +1,4 @@
-"""What other runtimes make of a file that `onegru.save_layers` wrote."""
+"""Run files that `onegru.save_layers` wrote in other runtimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's checkpoints, put together by hand: torch is not needed."""
+"""PyTorch checkpoints, written without PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages in a browser without a window: what scripts find in them, what they ask for, how they look."""
+"""Load pages in a headless browser: results of scripts, requests and screenshots."""
 
 from __future__ import annotations
 

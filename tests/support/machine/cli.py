@@ -1,4 +1,4 @@
-"""The command line in this process or in one of its own, and the models that its tests run."""
+"""Run the command line in this process or a child process, and models for its tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Killing a process at each of its calls that change the file system."""
+"""Kill a process at each of its calls that change the file system."""
 
 from __future__ import annotations
 

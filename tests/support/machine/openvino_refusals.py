@@ -1,4 +1,4 @@
-"""A program for one process: models that OpenVINO runs and that refuse some inputs, in every way to run them.
+"""Check in a separate process that OpenVINO reports the errors of onegru's operators.
 
 Usage: python -m tests.support.machine.openvino_refusals FOLDER THREADS CPUS OPERATOR
 It prints what was not refused as it should be.

@@ -1,4 +1,4 @@
-"""Work in interpreters and threads of its own."""
+"""Run code in child processes and threads."""
 
 from __future__ import annotations
 

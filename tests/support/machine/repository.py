@@ -1,4 +1,4 @@
-"""Where the repository and its examples are."""
+"""Paths of the repository and its examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks of tests that need what not every operating system has."""
+"""Marks of tests that need features of an operating system."""
 
 from __future__ import annotations
 

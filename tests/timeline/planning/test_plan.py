@@ -25,8 +25,8 @@ from onegru.timeline.planning.planner import Planner
 from onegru.timeline.read import Timeline, read_timeline
 from tests.rewriting.test_streaming import steps_of
 from tests.support.files.onnx_models import graph, gru, model, save, value, weights
-from tests.support.streams import StreamNet
-from tests.timeline.test_bent import B, C, PerturbedModel, T, is_wrong
+from tests.support.models.streams import StreamNet
+from tests.timeline.test_perturbed import B, C, PerturbedModel, T, is_wrong
 
 
 def network(make: Callable[[PerturbedModel], str], fixed: bool) -> tuple[PerturbedModel, onnx.ModelProto]:

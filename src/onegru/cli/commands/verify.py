@@ -158,8 +158,8 @@ def _fault_words(fault: Fault) -> str:
         words += f"{fault.output}: {safe(fault.reason)}"
     else:
         axes = {"time step": fault.step, "row": fault.row, "direction": fault.direction, "unit": fault.unit}
-        place = ", ".join(f"{axis} {index}" for axis, index in axes.items() if index is not None)
-        words += f"{fault.output} at {place} is {_format_pair(fault.got, fault.expected)}"
+        location = ", ".join(f"{axis} {index}" for axis, index in axes.items() if index is not None)
+        words += f"{fault.output} at {location} is {_format_pair(fault.got, fault.expected)}"
         words += f"; largest difference {_figure(fault.max_abs)}"
     if fault.diagnosis is not None:
         words += f"; [bold]as if {safe(fault.diagnosis)}[/]"

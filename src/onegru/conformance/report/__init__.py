@@ -1,4 +1,4 @@
-"""The page that shows how runtimes did: one file, which loads nothing else."""
+"""Create the HTML report of the suite, as one file."""
 
 from __future__ import annotations
 

@@ -144,13 +144,13 @@ def _arrays(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[in
     found: dict[int, Any] = {}
     left = MOST_ARRAYS
     for number, case in sorted(enumerate(cases), key=lambda item: len(item[1].choices)):
-        outcomes = {place: result.outcomes.get(case.name) for place, result in enumerate(results)}
-        failed = {place: item for place, item in outcomes.items() if item and item.status != "passes"}
+        outcomes = {index: result.outcomes.get(case.name) for index, result in enumerate(results)}
+        failed = {index: item for index, item in outcomes.items() if item and item.status != "passes"}
         if not failed:
             continue
         found[number] = {"attributes": _attributes(case)}
         if left > 0:
-            given = {place: results[place].outputs.get(case.name, {}) for place in failed}
+            given = {index: results[index].outputs.get(case.name, {}) for index in failed}
             found[number] |= _numbers_of(case, failed, given)
             left -= sum(len(text) for text in _strings(found[number]))
     return found
@@ -174,8 +174,8 @@ def _numbers_of(
     """The inputs of a case; and by runtime what its outputs are, with what they should be."""
     expected: dict[str, dict[int, Any]] = {}
     got: dict[int, dict[str, Any]] = {}
-    for place, outcome in failed.items():
-        for name, array in given[place].items():
+    for index, outcome in failed.items():
+        for name, array in given[index].items():
             should = case.expected.get(name)
             if should is None:
                 continue
@@ -185,7 +185,7 @@ def _numbers_of(
                 kind = "f8" if case.dtype == "float64" else "f4"
                 expected[name][row] = [_part(item, row, kind) for item in (should, case.tolerance[name])]
             same = np.shape(array) == should.shape
-            got.setdefault(place, {})[name] = [row, _part(array, row if same else 0)]
+            got.setdefault(index, {})[name] = [row, _part(array, row if same else 0)]
     inputs = {name: _part(array, 0) for name, array in case.inputs.items()}
     return {"inputs": inputs, "expected": expected, "got": got}
 

@@ -1,1 +1,1 @@
-"""The runtimes that take the suite's cases, each in a separate process."""
+"""Runtimes that run the cases of the suite, each in a separate process."""

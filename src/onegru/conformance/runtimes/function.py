@@ -1,4 +1,4 @@
-"""A function of a case as a runtime: a function of yours, or one that "module:function" names."""
+"""A Python function as a runtime: a function object, or the name "module:function"."""
 
 from __future__ import annotations
 

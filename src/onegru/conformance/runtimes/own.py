@@ -1,4 +1,4 @@
-"""onegru itself, on the suite's files."""
+"""Run the cases of the suite in onegru."""
 
 from __future__ import annotations
 

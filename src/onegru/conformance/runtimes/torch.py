@@ -1,4 +1,4 @@
-"""PyTorch's `nn.GRU`, on the cases that it can express."""
+"""Run the cases that PyTorch's `nn.GRU` can express."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Loops of every format, read as recurrences."""
+"""Read the loops of every format as recurrences."""

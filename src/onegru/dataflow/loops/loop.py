@@ -120,14 +120,14 @@ def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex |
         return found.get(inputs[0]) if inputs else None
     if op.kind not in ("Add", "Sub") or len(inputs) != 2:
         return None
-    places = [place for place, name in enumerate(inputs) if name in found]
-    if len(places) != 1:
+    positions = [position for position, name in enumerate(inputs) if name in found]
+    if len(positions) != 1:
         return None
-    index, other = found[inputs[places[0]]], as_linear(body, inputs[1 - places[0]])
+    index, other = found[inputs[positions[0]]], as_linear(body, inputs[1 - positions[0]])
     if other is None:
         return None
     size, shift = other
-    if places[0] == 1 and op.kind == "Sub":  # size - index
+    if positions[0] == 1 and op.kind == "Sub":  # size - index
         return LoopIndex(-index.sign, shift - index.base, size) if index.size == 0 else None
     if size != 0:
         return (

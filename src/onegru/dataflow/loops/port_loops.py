@@ -1,4 +1,4 @@
-"""OpenVINO's TensorIterator and Loop, for the search for recurrences."""
+"""Read OpenVINO's TensorIterator and Loop as `Loop`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SliceSpec:
 
 @dataclass(slots=True)
 class LoopPorts:
-    """The connections between the ports of a loop and those of its body, all by their places."""
+    """The connections between the ports of a loop and those of its body, by their indices."""
 
     # (input, the body's input, how it is cut)
     slices: list[tuple[int, int, SliceSpec]] = field(default_factory=list)
@@ -64,36 +64,36 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     """A loop whose number of iterations is known before it runs; None for anything else."""
     body, ports = op.bodies["body"], op.attributes["ports"]
     slices: dict[str, Slices] = {}
-    for place, inner, cut in ports.slices:
-        name, shape = op.inputs[place], flow.shape(op.inputs[place])
+    for outer, inner, cut in ports.slices:
+        name, shape = op.inputs[outer], flow.shape(op.inputs[outer])
         step = cut.step(shape)
         if step is None or shape is None or not 0 <= cut.axis < len(shape):
             return None
         slices[body.inputs[inner]] = Slices(name, cut.axis, step, True)
-    last = {body.resolve(body.outputs[inner]): op.outputs[place] for place, inner in ports.last}
+    last = {body.resolve(body.outputs[inner]): op.outputs[outer] for outer, inner in ports.last}
     carried, written = [], []
-    for place, before, inner in ports.merged:
+    for outer, before, inner in ports.merged:
         after = body.outputs[inner]
         if (update := _written(body, body.inputs[before], after)) is not None:
-            written.append((op.inputs[place], last.pop(body.resolve(after), ""), update))
+            written.append((op.inputs[outer], last.pop(body.resolve(after), ""), update))
             continue
-        shapes = flow.shape(op.inputs[place]), body.shape(body.inputs[before]), body.shape(after)
+        shapes = flow.shape(op.inputs[outer]), body.shape(body.inputs[before]), body.shape(after)
         if not all(_may_equal(a, b) for a, b in combinations(shapes, 2)):
             return None
         carried.append(
-            Carried(op.inputs[place], body.inputs[before], after, last.pop(body.resolve(after), ""))
+            Carried(op.inputs[outer], body.inputs[before], after, last.pop(body.resolve(after), ""))
         )
     if any(is_used(flow, name) for name in last.values()):
         return None
     collected = []
-    for place, inner, cut in ports.collected:
+    for outer, inner, cut in ports.collected:
         name, shape = body.outputs[inner], body.shape(body.outputs[inner])
         step = cut.step(None)
         if shape is None or not 0 <= cut.axis < len(shape) or shape[cut.axis] != 1 or step is None:
-            if is_used(flow, op.outputs[place]):
+            if is_used(flow, op.outputs[outer]):
                 return None
             continue
-        collected.append(Collected(name, op.outputs[place], cut.axis, step, True))
+        collected.append(Collected(name, op.outputs[outer], cut.axis, step, True))
     loop = simplified(flow, Loop(op, body, carried, slices, collected))
     iteration = body.inputs[ports.iterations[0]] if ports.iterations else ""
     loop.indices = find_indices(loop, iteration)
@@ -153,7 +153,7 @@ def _add_written(loop: Loop, flow: Flow, array: str, name: str, update: Op) -> b
 def takes_parts(flow: Flow, op: Op) -> bool:
     """Whether an iteration takes more than a slice of some input, or some slices are taken by none."""
     slices = op.attributes["ports"].slices if "ports" in op.attributes else ()
-    return any(cut.step(flow.shape(op.inputs[place])) is None for place, _, cut in slices)
+    return any(cut.step(flow.shape(op.inputs[outer])) is None for outer, _, cut in slices)
 
 
 def is_used(flow: Flow, name: str) -> bool:

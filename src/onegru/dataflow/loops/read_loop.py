@@ -1,4 +1,4 @@
-"""Loops of every format, read as one kind."""
+"""Read the loops of every format as `Loop`."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def _read_scan(flow: Flow, op: Op) -> Loop | None:
         shape = body.shape(inner)
         if axis < 0 and shape is None:
             return None
-        place = axis % (len(shape) + 1) if shape is not None else axis
-        collected.append(Collected(inner, name, place, -1 if backwards else 1, False))
+        outer_axis = axis % (len(shape) + 1) if shape is not None else axis
+        collected.append(Collected(inner, name, outer_axis, -1 if backwards else 1, False))
     loop = simplified(flow, Loop(op, body, carried, slices, collected, count=size))
     loop.indices = find_indices(loop, "")
     body.set_indices(loop.indices)

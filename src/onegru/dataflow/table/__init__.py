@@ -1,4 +1,4 @@
-"""The table of operators: what each of them means."""
+"""The table of operators: shapes, values and data flow of each."""
 
 # Their rows come into the table where they are imported.
 from onegru.dataflow.table import (  # noqa: F401

@@ -1,7 +1,6 @@
-"""The meaning of operators: a class for each family, a row for each kind.
+"""The properties of operators: a class for each family, a row for each kind.
 
-A kind that is not in the table is a plain `Operator`, whose answers are all "not known": what is not known is
-rejected by the caller.
+A kind that is not in the table is a plain `Operator`. Its properties are unknown, and callers reject it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def counted(facts: Facts, name: str) -> Size | None:
         if op.kind == "Range":
             ends, shape = [facts.fill(item) for item in op.inputs[::2]], facts.shape(name)
             return shape[0] if ends == [0, 1] and shape else None
-        zeros = [place for place, item in enumerate(op.inputs) if op.kind == "Add" and _is_zero(facts, item)]
+        zeros = [index for index, item in enumerate(op.inputs) if op.kind == "Add" and _is_zero(facts, item)]
         if not zeros and operator_of(op.kind).elements is not Elements.KEPT:
             return None
         name = op.inputs[1 - zeros[0] if zeros else 0]
@@ -124,25 +124,25 @@ class OneHot(Operator):
     size_inputs: tuple[int, ...] = (1,)
     dtype: str | int | None = 2
 
-    def place(self, call: Call) -> int:
+    def new_axis(self, call: Call) -> int:
         """The new axis."""
         axis: int = call.get("axis", -1)
         return axis % (call.rank() + 1)
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        shape, place, depth = call.shape(), self.place(call), call.facts.sizes(call.op.inputs[1])
-        size: Size = depth[0] if depth is not None else f"{call.op.outputs[0]}#{place}"
-        return (*shape[:place], size, *shape[place:])
+        shape, new_axis, depth = call.shape(), self.new_axis(call), call.facts.sizes(call.op.inputs[1])
+        size: Size = depth[0] if depth is not None else f"{call.op.outputs[0]}#{new_axis}"
+        return (*shape[:new_axis], size, *shape[new_axis:])
 
     def along(self, call: Call) -> Iterator[Move]:
-        place = self.place(call)
-        yield from (Move(0, axis, axis + (axis >= place)) for axis in range(call.rank()))
+        new_axis = self.new_axis(call)
+        yield from (Move(0, axis, axis + (axis >= new_axis)) for axis in range(call.rank()))
         for index in range(2, len(call.op.inputs)):
             yield from (Move(index, axis, None, 0, "mixes", BY_INDEX) for axis in range(call.rank(index)))
 
 
 class Bucketize(SameShape):
-    """The place of each element of the first input among the numbers of the second one."""
+    """The index of the bucket of each element of the first input; the second input has the bounds."""
 
     max_inputs: int = 2
 

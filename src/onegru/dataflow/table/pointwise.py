@@ -194,7 +194,7 @@ def _whole(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array]
 
 
 def _ends(call: Arrays) -> list[Any]:
-    return [call.get(name, call.constant(place)) for place, name in enumerate(("min", "max"), 1)]
+    return [call.get(name, call.constant(index)) for index, name in enumerate(("min", "max"), 1)]
 
 
 def _clip(call: Arrays) -> Array:

@@ -92,7 +92,7 @@ class FusedMatMul(MatMul):
         return super().understands(op) and not any(op.attributes.get(f"transBatch{end}") for end in "AB")
 
     def turns(self, call: Call, index: int) -> bool:
-        """Whether the last two axes of an input change places."""
+        """Whether the last two axes of an input are swapped."""
         return bool(call.get(("transA", "transB")[index])) and call.rank(index) > 1
 
     def _plain(self, call: Call) -> Call:

@@ -129,10 +129,10 @@ def _read_zip(path: Opened) -> object:
                 raise ValueError(f"storage {storage.key!r} has another size than the file states")
             data = bytearray(info.file_size)
             with archive.open(info) as member:
-                place = 0
+                offset = 0
                 while part := member.read(1 << 20):
-                    data[place : place + len(part)] = part
-                    place += len(part)
+                    data[offset : offset + len(part)] = part
+                    offset += len(part)
             return data
 
     return _Machine(_cached(fetch, order)).run(io.BytesIO(content))
@@ -142,12 +142,12 @@ def _read_legacy(path: Opened) -> object:
     """Read four pickles, the last with the content, then a pickle with the storage keys, and the storages."""
     with path.stream() as file:
         head = io.BytesIO(file.read(LARGEST_TEXT))
-    places: dict[str, int] = {}
+    offsets: dict[str, int] = {}
 
     def fetch(storage: _Storage) -> bytearray:
         data = bytearray(_size(storage))
         with path.stream() as file:
-            file.seek(places[storage.key])
+            file.seek(offsets[storage.key])
             if file.readinto(data) != len(data):
                 raise ValueError(f"storage {storage.key!r} truncated")
         return data
@@ -159,11 +159,11 @@ def _read_legacy(path: Opened) -> object:
     keys = _Machine(None).run(head)
     if not isinstance(keys, list):
         raise ValueError("no list of storages")
-    place = head.tell()
+    offset = head.tell()
     for key in keys:
-        places[key] = place + 8
-        place += 8 + _size(machine.storages[key])
-    if place != path.size:
+        offsets[key] = offset + 8
+        offset += 8 + _size(machine.storages[key])
+    if offset != path.size:
         raise ValueError("storages have another size than the file states")
     return content
 
@@ -270,9 +270,9 @@ class _Machine:
 
     def _popped(self) -> list[Any]:
         """Pop the items above the last mark."""
-        place = self._marks.pop()
-        items = self._stack[place:]
-        del self._stack[place:]
+        start = self._marks.pop()
+        items = self._stack[start:]
+        del self._stack[start:]
         return items
 
     def _storage(self, value: Any) -> object:

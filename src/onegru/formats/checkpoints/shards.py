@@ -35,10 +35,10 @@ def _names_of_index(file: Opened) -> list[str]:
         document = parse_json(text)
     except ValueError as error:
         raise FormatError(f"{file}: not an index of shards ({error})") from error
-    places = document.get("weight_map") if isinstance(document, dict) else None
-    if not isinstance(places, dict) or not places or not all(isinstance(n, str) for n in places.values()):
+    files = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(files, dict) or not files or not all(isinstance(n, str) for n in files.values()):
         raise FormatError(f"{file}: not an index of shards: no 'weight_map' with file names")
-    names = list(dict.fromkeys(places.values()))
+    names = list(dict.fromkeys(files.values()))
     if len(names) > _MOST:
         raise FormatError(f"{file}: names {len(names)} shards; must be at most {_MOST}")
     for name in names:

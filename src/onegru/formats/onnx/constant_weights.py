@@ -139,12 +139,12 @@ def fold_weights(source: Source, model: ModelProto, opset: int, size: int) -> se
 
 def _wanted(levels: Sequence[Values]) -> list[set[str]]:
     """Return for each graph the computed values that weights depend on, here or in its subgraphs."""
-    places = {id(values): index for index, values in enumerate(levels)}
+    level_of = {id(values): index for index, values in enumerate(levels)}
     wanted: list[set[str]] = [set() for _ in levels]
     for index, values in reversed(list(enumerate(levels))):
         for node in filter(is_ours, values.graph.node):
             for name in filter(None, node.input[_WEIGHTS]):
-                wanted[places[id(values.owner(name))]].add(name)
+                wanted[level_of[id(values.owner(name))]].add(name)
         wanted[index] = {
             name for name in wanted[index] if name in values.producers and not values.is_constant(name)
         }
@@ -155,7 +155,7 @@ def _wanted(levels: Sequence[Values]) -> list[set[str]]:
             if name not in seen and name in values.producers:
                 waiting += filter(None, values.producers[name].input)
             elif name not in seen:
-                wanted[places[id(values.owner(name))]].add(name)
+                wanted[level_of[id(values.owner(name))]].add(name)
             seen.add(name)
     return wanted
 

@@ -75,9 +75,9 @@ def _replace(
             if is_ours(node):
                 for name in node.input[_WEIGHTS]:
                     for at, producer in _producers(values, name, kind):
-                        place = id(at.graph)
-                        if (output := producer.output[0]) not in used_elsewhere[place]:
-                            found[place, output] = at, producer
+                        graph_id = id(at.graph)
+                        if (output := producer.output[0]) not in used_elsewhere[graph_id]:
+                            found[graph_id, output] = at, producer
     made = [(values.graph, node, value_of(values, node)) for values, node in found.values()]
     taken: set[str] = set()
     for graph, node, array in made:

@@ -26,16 +26,16 @@ def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict
     """The attributes of a node of this operator."""
     values: dict[str, object] = {}
     for attribute in node.attribute:
-        place = f"{describe(node)}: attribute {attribute.name!r}"
+        location = f"{describe(node)}: attribute {attribute.name!r}"
         if attribute.name in values:
-            raise source.error(f"{place} appears twice")
+            raise source.error(f"{location} appears twice")
         if attribute.type not in PLAIN_TYPES or attribute.ref_attr_name:
-            raise source.error(f"{place} must have a plain value: a number, text or a list")
+            raise source.error(f"{location} must have a plain value: a number, text or a list")
         if (known := operator.attributes.get(attribute.name)) is not None:
             wanted = _ATTRIBUTE_TYPES[known.kind]
             if attribute.type != wanted:
                 have, must = map(AttributeProto.AttributeType.Name, (attribute.type, wanted))
-                raise source.error(f"{place} has type {have}; must be {must}")
+                raise source.error(f"{location} has type {have}; must be {must}")
         value = onnx.helper.get_attribute_value(attribute)
         try:
             if attribute.type == AttributeProto.STRING:
@@ -43,7 +43,7 @@ def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict
             elif attribute.type == AttributeProto.STRINGS:
                 value = [item.decode() for item in value]
         except UnicodeDecodeError as error:
-            raise source.error(f"{place} is not UTF-8") from error
+            raise source.error(f"{location} is not UTF-8") from error
         values[attribute.name] = value
     return values
 

@@ -44,9 +44,9 @@ def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
     """The nodes in an order in which they can be run."""
     given: dict[str, int | None] = {}
 
-    def give(name: str, index: int | None, place: str) -> None:
+    def give(name: str, index: int | None, location: str) -> None:
         if name in given:
-            raise source.error(f"{place}: {name!r} is defined twice")
+            raise source.error(f"{location}: {name!r} is defined twice")
         given[name] = index
 
     for value in graph.input:

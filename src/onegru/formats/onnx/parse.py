@@ -173,23 +173,23 @@ class _Reader:
     # GRU nodes
 
     def _gru_node(self, node: NodeProto, bodies: tuple[str, ...] = ()) -> GruStep:
-        place = f"{self.source.name}: {describe(node)}"
+        location = f"{self.source.name}: {describe(node)}"
         operator = AUGRU if is_augru(node) else gru_version(self.opset)
         assert operator is not None, "model_opset rejects versions below 1"
         since = onnx.defs.get_schema("GRU", min(self.opset, onnx.defs.onnx_opset_version())).since_version
         if operator is not AUGRU and since > operator.version:
             words = f"version {since}; must be at most {max(GRU_VERSIONS)}, the newest that onegru supports"
-            raise FormatError(f"{place}: {words}")
+            raise FormatError(f"{location}: {words}")
         versions = {entry.domain: entry.version for entry in self.model.opset_import}
         if operator is AUGRU and (version := versions.get(node.domain, AUGRU.version)) != AUGRU.version:
-            raise SpecError(f"{place}: version {version} of its domain; must be {AUGRU.version}")
+            raise SpecError(f"{location}: version {version} of its domain; must be {AUGRU.version}")
         if len(node.input) > len(operator.inputs):
             raise SpecError(
-                f"{place}: {count(len(node.input), 'input')}; must be at most {len(operator.inputs)}"
+                f"{location}: {count(len(node.input), 'input')}; must be at most {len(operator.inputs)}"
             )
         if len(node.output) > len(operator.outputs):
             raise SpecError(
-                f"{place}: {count(len(node.output), 'output')}; must be at most {len(operator.outputs)}"
+                f"{location}: {count(len(node.output), 'output')}; must be at most {len(operator.outputs)}"
             )
         attributes = node_attributes(self.source, node, operator)
         scope = "".join(f"{body}/" for body in bodies)  # another subgraph can use the same name
@@ -200,10 +200,10 @@ class _Reader:
         for side, ports, values in (("", operator.inputs, inputs), ("output ", operator.outputs, outputs)):
             for port in ports:
                 if port.required and port.name not in values:
-                    raise SpecError(f"{place}: {side}{port.name}: missing; {operator} requires it")
+                    raise SpecError(f"{location}: {side}{port.name}: missing; {operator} requires it")
         asked = "output_sequence" in operator.attributes and attributes.get("output_sequence") == 1
         if asked and "Y" not in outputs:
-            raise SpecError(f"{place}: output Y: missing; {operator} requires it with output_sequence = 1")
+            raise SpecError(f"{location}: output Y: missing; {operator} requires it with output_sequence = 1")
         name = node.name or next(filter(None, node.output), operator.name)
         is_defined = operator is not AUGRU or node.domain in self.augru_domains
         return GruStep(name, operator, attributes, inputs, outputs, bodies, has_function=is_defined)
@@ -224,9 +224,9 @@ class _Reader:
         names: dict[str, None] = {}
         own = [(node, self.grus[id(node)]) for node in self.nodes if id(node) in self.grus]
         for node, gru in (*own, *self.nested):
-            place = f"{self.source.name}: {describe(node)}: "
-            check_attributes(gru.operator, gru.attributes, place)
-            self._check_weights(gru, place)
+            location = f"{self.source.name}: {describe(node)}: "
+            check_attributes(gru.operator, gru.attributes, location)
+            self._check_weights(gru, location)
             name, number = gru.name, 2
             while name in names:
                 name, number = f"{gru.name}#{number}", number + 1
@@ -275,7 +275,7 @@ class _Reader:
                 raise self.source.error(f"graph input {value.name!r}: must have a type")
             kind.tensor_type.elem_type, self.is_changed = types.pop(), True
 
-    def _check_weights(self, gru: GruStep, place: str) -> None:
+    def _check_weights(self, gru: GruStep, location: str) -> None:
         """Check the sizes of weights in the file."""
         arrays: dict[str, Array] = {}
         for name in _WEIGHTS:
@@ -287,7 +287,7 @@ class _Reader:
                 dtype = onnx.helper.tensor_dtype_to_np_dtype(constant.data_type)
                 arrays[name] = np.broadcast_to(np.zeros((), dtype), tuple(constant.dims))
         W, R, B = map(arrays.get, _WEIGHTS)
-        check_weights(gru.operator, gru.attributes, W, R, B, place)
+        check_weights(gru.operator, gru.attributes, W, R, B, location)
 
     # Constants
 

@@ -206,7 +206,7 @@ def to_array(source: Source, tensor: TensorProto) -> Array:
 
 def external_files(source: Source, tensors: Iterable[TensorProto]) -> set[Path]:
     """The files that hold the data of external tensors."""
-    return {external_place(source, tensor)[0] for tensor in tensors}
+    return {external_location(source, tensor)[0] for tensor in tensors}
 
 
 def external_tensors(model: ModelProto) -> list[TensorProto]:
@@ -214,16 +214,16 @@ def external_tensors(model: ModelProto) -> list[TensorProto]:
     return [tensor for tensor in all_tensors(model) if tensor.data_location == TensorProto.EXTERNAL]
 
 
-def placed(source: Source, data: bytes) -> tuple[bytes, Path | None]:
+def without_links(source: Source, data: bytes) -> tuple[bytes, Path | None]:
     """A serialized model and the folder of its external data, without links."""
     if source.folder is None or source.beside is None:
         return data, source.folder
     model = read_model(source, data)
     tensors = external_tensors(model)
-    places = [external_place(source, tensor)[0] for tensor in tensors]
-    if all(path.is_relative_to(os.path.realpath(source.folder)) for path in places):
+    paths = [external_location(source, tensor)[0] for tensor in tensors]
+    if all(path.is_relative_to(os.path.realpath(source.folder)) for path in paths):
         return data, source.folder
-    for tensor, path in zip(tensors, places, strict=True):
+    for tensor, path in zip(tensors, paths, strict=True):
         if not path.is_relative_to(source.beside):
             raise source.error(
                 f"tensor {tensor.name!r}: external data in another folder; must be the same folder for all"
@@ -235,7 +235,7 @@ def placed(source: Source, data: bytes) -> tuple[bytes, Path | None]:
 
 def external_bytes(source: Source, tensor: TensorProto) -> bytes:
     """The bytes of a tensor whose data lie in a separate file."""
-    path, offset, length = external_place(source, tensor)
+    path, offset, length = external_location(source, tensor)
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -316,7 +316,7 @@ def check_tensor(source: Source, tensor: TensorProto) -> None:
     if tensor.HasField("segment"):
         raise source.error(f"tensor {tensor.name!r}: is a segment; must be a complete tensor")
     if tensor.data_location == TensorProto.EXTERNAL:
-        path, offset, length = external_place(source, tensor)
+        path, offset, length = external_location(source, tensor)
         size = path.stat().st_size
         if offset + length > size:
             raise source.error(
@@ -360,35 +360,35 @@ def _bits(source: Source, tensor: TensorProto) -> int:
     return 8 if name == "STRING" else dtype.itemsize * 8
 
 
-def external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int]:
+def external_location(source: Source, tensor: TensorProto) -> tuple[Path, int, int]:
     """The file, offset and length of external data, checked to lie inside the model's folder."""
-    place = f"tensor {tensor.name!r}: external data"
+    what = f"tensor {tensor.name!r}: external data"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if len(entries) < len(tensor.external_data):
-        raise source.error(f"{place} with a key that appears twice")
-    path = _external_file(source, place, entries.get("location", ""))
+        raise source.error(f"{what} with a key that appears twice")
+    path = _external_file(source, what, entries.get("location", ""))
     wanted = _byte_count(source, tensor)
     texts = entries.get("offset", "0"), entries.get("length", str(wanted))
     if any(re.fullmatch(r"-?[0-9]{1,99}", text) is None for text in texts):
-        raise source.error(f"{place}: offset and length must be numbers")
+        raise source.error(f"{what}: offset and length must be numbers")
     offset, length = map(int, texts)
     if offset < 0 or length < 0:
-        raise source.error(f"{place}: offset {offset}, length {length}; must not be negative")
+        raise source.error(f"{what}: offset {offset}, length {length}; must not be negative")
     return path, offset, length
 
 
-def _external_file(source: Source, place: str, location: str) -> Path:
+def _external_file(source: Source, what: str, location: str) -> Path:
     if source.folder is None:
         raise source.error(
-            f"{place} in {location!r}, but the model has no folder; load it from its file, or set the folder "
+            f"{what} in {location!r}, but the model has no folder; load it from its file, or set the folder "
             f"in the session options ({FOLDER_OPTION})"
         )
     folder = Path(os.path.realpath(source.folder))
     if not location or "\0" in location:
-        raise source.error(f"{place} without a location")
+        raise source.error(f"{what} without a location")
     # ONNX Runtime interprets some names with this prefix as addresses in its own memory.
     if location.startswith("*"):
-        raise source.error(f"{place} in {location!r}, which is not a file")
+        raise source.error(f"{what} in {location!r}, which is not a file")
     try:
         # Absolute paths are not accessed: on Windows, an access could contact another machine.
         absolute = Path(location).is_absolute()
@@ -398,9 +398,9 @@ def _external_file(source: Source, place: str, location: str) -> Path:
             inside = ".." not in Path(location).parts and path.is_relative_to(source.beside)
         is_file = inside and path.is_file()
     except OSError as error:
-        raise source.error(f"{place} in {location!r}, which cannot be read ({error.strerror})") from error
+        raise source.error(f"{what} in {location!r}, which cannot be read ({error.strerror})") from error
     if not inside:
-        raise source.error(f"{place} in {location!r}, outside the model's folder")
+        raise source.error(f"{what} in {location!r}, outside the model's folder")
     if not is_file:
-        raise source.error(f"{place} in {location!r}, which is not a file")
+        raise source.error(f"{what} in {location!r}, which is not a file")
     return path

@@ -42,7 +42,7 @@ class Constants:
     def check(self, layer: Layer) -> tuple[object, ...]:
         """Refuse a constant that is not as large as its shape says, or lies beyond the .bin."""
         parser = self.parser
-        key = kind, shape, offset, size = self._place(layer)
+        key = kind, shape, offset, size = self._fields(layer)
         if key in self._seen:
             return key
         self._seen.add(key)
@@ -62,7 +62,7 @@ class Constants:
     def array(self, layer: Layer) -> Array:
         """The values of a constant that has been checked."""
         dtype = self.parser.element_type(layer, "element_type")
-        _, shape, offset, size = self._place(layer)
+        _, shape, offset, size = self._fields(layer)
         raw = self.weights[offset : offset + size] if math.prod(shape) else np.zeros(0, np.uint8)
         numbers: Array = raw != 0 if dtype == "bool" else raw.view(numpy_dtype(dtype).newbyteorder("<"))
         array = numbers.reshape(shape)
@@ -75,7 +75,7 @@ class Constants:
         if self._converted_bytes > _MOST_CONVERTED * len(self.weights) + _FREE:
             raise self.parser.error(f"{layer}: conversions of constants are far larger than the .bin")
 
-    def _place(self, layer: Layer) -> tuple[str, tuple[int, ...], int, int]:
+    def _fields(self, layer: Layer) -> tuple[str, tuple[int, ...], int, int]:
         parser = self.parser
         kind = parser.data(layer, "element_type")
         if kind not in _PACKED:

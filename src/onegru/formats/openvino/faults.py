@@ -64,10 +64,10 @@ def _compute_before_transpose(layer: Any) -> None:
     """
     from openvino import opset13
 
-    place = _data_input(layer)
-    transpose = layer.input_value(place).get_node()
+    index = _data_input(layer)
+    transpose = layer.input_value(index).get_node()
     targets = list(layer.output(0).get_target_inputs())
-    layer.input(place).replace_source_output(transpose.input_value(0))
+    layer.input(index).replace_source_output(transpose.input_value(0))
     layer.validate_and_infer_types()
     moved = opset13.transpose(layer, transpose.input_value(1)).output(0)
     for target in targets:
@@ -78,9 +78,9 @@ def _data_input(layer: Any, *, single: bool = True) -> int | None:
     """Return the only non-constant (or non-scalar) input of an elementwise layer; None for other layers."""
     if layer.get_type_name() not in _ELEMENTWISE:
         return None
-    sources = [layer.input_value(at) for at in range(layer.get_input_size())]
-    places = [at for at, source in enumerate(sources) if not _is_constant(source, single)]
-    return places[0] if len(places) == 1 else None
+    sources = [layer.input_value(index) for index in range(layer.get_input_size())]
+    indices = [index for index, source in enumerate(sources) if not _is_constant(source, single)]
+    return indices[0] if len(indices) == 1 else None
 
 
 def _is_constant(source: Any, single: bool) -> bool:
@@ -90,10 +90,10 @@ def _is_constant(source: Any, single: bool) -> bool:
 
 def _moves_a_convolution(layer: Any) -> bool:
     """Whether an elementwise layer follows a Transpose of a convolution, with elementwise layers between."""
-    place = _data_input(layer)
-    if place is None or layer.input_value(place).get_node().get_type_name() != "Transpose":
+    index = _data_input(layer)
+    if index is None or layer.input_value(index).get_node().get_type_name() != "Transpose":
         return False
-    source = layer.input_value(place).get_node().input_value(0).get_node()
-    while (place := _data_input(source, single=False)) is not None:
-        source = source.input_value(place).get_node()
+    source = layer.input_value(index).get_node().input_value(0).get_node()
+    while (index := _data_input(source, single=False)) is not None:
+        source = source.input_value(index).get_node()
     return source.get_type_name() in _CONVOLUTIONS

@@ -94,7 +94,7 @@ class IrReader:
                 inputs.append(given[layer.id, layer.outputs[0].id])
             elif layer.type == "Result":
                 graph.results[layer.id] = graph.inputs[layer.id][0]
-        bound = {inputs[place]: name for place, name in (aliases or {}).items()}
+        bound = {inputs[index]: name for index, name in (aliases or {}).items()}
         graph.flow = Flow([], inputs, list(graph.results.values()), constants, None, None, outer, bound)
         self._learn(graph, given)
         for layer in order:
@@ -106,8 +106,8 @@ class IrReader:
     def _name(self, graph: IrGraph, layer: Layer, prefix: str) -> None:
         """Name the outputs of a layer after the layer."""
         base = f"{prefix}{layer.name or layer.id}"
-        for place, port in enumerate(layer.outputs):
-            wanted = base if len(layer.outputs) == 1 else f"{base}.{place}"
+        for index, port in enumerate(layer.outputs):
+            wanted = base if len(layer.outputs) == 1 else f"{base}.{index}"
             name = self.fresh(wanted)
             graph.native[name] = (layer.id, port.id)
             if port.names:
@@ -171,18 +171,18 @@ class IrReader:
         ports = _loop_ports(self.parser, layer, net)
         if ports is None:
             return []
-        aliases = {inner: takes[place] for place, inner in ports.invariant}
+        aliases = {inner: takes[outer] for outer, inner in ports.invariant}
         body = self.read(net, element, f"{layer.name or layer.id}/", graph.flow, aliases)
         graph.bodies[layer.id] = body
         outputs = list(gives)
         ops: list[Op] = []
         finals: dict[str, str] = {}
-        for place, inner in ports.last:  # two outputs can have the same final value
+        for outer, inner in ports.last:  # two outputs can have the same final value
             value = body.flow.resolve(body.flow.outputs[inner])
             if value in finals:
-                ops.append(Op("Identity", (finals[value],), (gives[place],), name=self.fresh(gives[place])))
-                outputs[place] = ""
-            finals.setdefault(value, gives[place])
+                ops.append(Op("Identity", (finals[value],), (gives[outer],), name=self.fresh(gives[outer])))
+                outputs[outer] = ""
+            finals.setdefault(value, gives[outer])
         ports.last = [item for item in ports.last if outputs[item[0]]]
         kind = f"openvino::{layer.type}"
         loop = Op(kind, takes, tuple(outputs), {"ports": ports}, {"body": body.flow}, name=layer.name)
@@ -191,7 +191,7 @@ class IrReader:
 
     def _unify(self, flow: Flow, op: Op, ports: LoopPorts) -> None:
         """Give the sizes of sliced axes one name, because a loop takes the same number of slices of each."""
-        shapes = [(flow.shape(op.inputs[place]), cut.axis) for place, _, cut in ports.slices]
+        shapes = [(flow.shape(op.inputs[outer]), cut.axis) for outer, _, cut in ports.slices]
         sizes = [shape[axis] for shape, axis in shapes if shape and -len(shape) <= axis < len(shape)]
         if not ports.slices and op.kind == LOOP:
             sizes = list(flow.sizes(op.inputs[0]) or ())[:1]
@@ -222,11 +222,11 @@ def stated_dims(parser: AttributeParser, layer: Layer, port: IrPort) -> tuple[Di
 
 def _loop_ports(parser: AttributeParser, layer: Layer, net: Net) -> LoopPorts | None:
     """Parse the port map of a loop with the body `net`; None if a part of it is not supported."""
-    inner_places: dict[str, dict[str, int]] = {"Parameter": {}, "Result": {}}
+    inner_indices: dict[str, dict[str, int]] = {"Parameter": {}, "Result": {}}
     for item in net.layers.values():
-        if (places := inner_places.get(item.type)) is not None:
-            places[item.id] = len(places)
-    parameters, results = inner_places.values()
+        if (indices := inner_indices.get(item.type)) is not None:
+            indices[item.id] = len(indices)
+    parameters, results = inner_indices.values()
     back = {
         edge.get("to-layer", ""): edge.get("from-layer", "")
         for edge in layer.element.iterfind("back_edges/edge")
@@ -236,30 +236,30 @@ def _loop_ports(parser: AttributeParser, layer: Layer, net: Net) -> LoopPorts | 
     ports, is_supported = LoopPorts(), True
     for entry in layer.element.iterfind("port_map/*"):
         kind, outer_ports = ("Parameter", layer.inputs) if entry.tag == "input" else ("Result", layer.outputs)
-        outer, name = entry.get("external_port_id", ""), entry.get("internal_layer_id", "")
-        if name not in inner_places[kind]:
+        port_id, name = entry.get("external_port_id", ""), entry.get("internal_layer_id", "")
+        if name not in inner_indices[kind]:
             raise parser.error(
                 f"{layer}: its port_map names {name!r}, which is not a {kind} layer of its body"
             )
-        inner, purpose, is_input = inner_places[kind][name], entry.get("purpose", ""), kind == "Parameter"
+        inner, purpose, is_input = inner_indices[kind][name], entry.get("purpose", ""), kind == "Parameter"
         if purpose == "current_iteration" and is_input:
             ports.iterations.append(inner)
         elif purpose == "execution_condition" and not is_input:
             ports.condition = inner
         elif purpose:
             is_supported = False
-        if outer in ("", "-1") and purpose:
+        if port_id in ("", "-1") and purpose:
             continue
-        place = next((place for place, port in enumerate(outer_ports) if port.id == outer), None)
-        if place is None:
-            raise parser.error(f"{layer}: its port_map names port {outer!r}, which does not exist")
+        outer = next((outer for outer, port in enumerate(outer_ports) if port.id == port_id), None)
+        if outer is None:
+            raise parser.error(f"{layer}: its port_map names port {port_id!r}, which does not exist")
         if entry.get("axis", ""):
             cuts = ports.slices if is_input else ports.collected
-            cuts.append((place, inner, SliceSpec(*parser.cut(layer, entry))))
+            cuts.append((outer, inner, SliceSpec(*parser.cut(layer, entry))))
         elif is_input and name in back:
-            ports.merged.append((place, inner, results[back[name]]))
+            ports.merged.append((outer, inner, results[back[name]]))
         else:
-            (ports.invariant if is_input else ports.last).append((place, inner))
+            (ports.invariant if is_input else ports.last).append((outer, inner))
     fed = [inner for _, inner, *_ in (*ports.slices, *ports.merged, *ports.invariant)] + ports.iterations
     if len(set(fed)) != len(fed) or len(ports.iterations) > 1:
         raise parser.error(f"{layer}: its port_map names an input of its body twice")

@@ -1,4 +1,4 @@
-"""Run models in OpenVINO; only this module and `check` import it here."""
+"""Run models in OpenVINO; in this folder, only this module and `faults` import it."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class Network:
         self,
         text: str,
         weights: Array,
-        place: str,
+        file: str,
         where: str,
         grus: Sequence[GruStep],
         options: EngineOptions = DEFAULT_OPTIONS,
         observer: Observer | None = None,
     ) -> None:
-        self._place = place
+        self._file = file
         self._weights = weights  # must live as long as OpenVINO's model, which reads it
-        self._model = _read(text, weights, place, where)
+        self._model = _read(text, weights, file, where)
         work_around_faults(self._model)
         self._kept: list[object] = []
         self._operators = {gru.name: gru.operator.name for gru in grus}
@@ -85,18 +85,18 @@ class Network:
         from onegru.runtimes.openvino_replace import layers_in, prepare, replace_layer
 
         for layer in list(layers_in(self._model)):
-            number = _number_of(layer.node, self._place)
+            number = _number_of(layer.node, self._file)
             gru = grus[number]
             layer.node.set_friendly_name(gru.name)
             seen = None if observer is None else functools.partial(observer, number, "done")
-            ready = prepare(layer, gru.operator, gru.attributes, options, f"{self._place}: {gru}: ")
+            ready = prepare(layer, gru.operator, gru.attributes, options, f"{self._file}: {gru}: ")
             replace_layer(
                 ready, seen=seen, all_steps=gru.full_length, is_watched=True, keep=self._kept.append
             )
         try:
             self._model.validate_nodes_and_infer_types()
         except Exception as error:  # OpenVINO raises errors of many classes
-            raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from error
+            raise FormatError(f"{self._file}: OpenVINO refuses it ({_one_line(error)})") from error
 
     def _for_any(self) -> _Compiled | None:
         """Compile for any sizes; None for a model that OpenVINO can compile only for fixed sizes."""
@@ -113,9 +113,9 @@ class Network:
         try:
             compiled = core_with_extensions().compile_model(model, "CPU", properties)
         except Exception as error:  # OpenVINO raises errors of many classes
-            raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from error
+            raise FormatError(f"{self._file}: OpenVINO refuses it ({_one_line(error)})") from error
         is_plain = _is_fixed(model) and not any(map(_is_input, model.outputs))
-        return _Compiled(compiled, self._place, is_plain and not self._is_observed)
+        return _Compiled(compiled, self._file, is_plain and not self._is_observed)
 
     def run(self, arrays: Sequence[Any]) -> list[Array]:
         """The outputs for these inputs."""
@@ -132,8 +132,8 @@ class Network:
             line = _one_line(error)
             if (ours := _OURS.search(line)) is not None:
                 operator = self._operators.get(ours[1], "GRU")
-                raise SpecError(f"{self._place}: {operator} node {ours[1]!r}: {ours[2]}") from error
-            raise FormatError(f"{self._place}: OpenVINO fails ({line})") from error
+                raise SpecError(f"{self._file}: {operator} node {ours[1]!r}: {ours[2]}") from error
+            raise FormatError(f"{self._file}: OpenVINO fails ({line})") from error
 
     def _for(self, sizes: _Sizes, given: Sequence[Array]) -> _Compiled:
         """Return the model for these sizes; it is compiled for them when they occur a second time."""
@@ -198,7 +198,7 @@ class _Compiled:
         lost: requests whose errors were lost, and that OpenVINO can run again.
     """
 
-    def __init__(self, compiled: Any, place: str, is_fixed: bool) -> None:
+    def __init__(self, compiled: Any, file: str, is_fixed: bool) -> None:
         self.model = compiled
         self.process = os.getpid()
         self.lost: list[object] = []
@@ -208,7 +208,7 @@ class _Compiled:
         for words in types:
             if words not in ELEMENT_TYPES:
                 raise FormatError(
-                    f"{place}: an input or output is {words}; must be one of {', '.join(ELEMENT_TYPES)}"
+                    f"{file}: an input or output is {words}; must be one of {', '.join(ELEMENT_TYPES)}"
                 )
         self._request = _SizedRequest if is_fixed and _PLAIN.issuperset(types) else _Request
 
@@ -301,50 +301,48 @@ class _SizedRequest:
 
 
 def weights_of(
-    text: str, weights: Array, place: str, where: str, grus: Sequence[GruStep]
+    text: str, weights: Array, file: str, where: str, grus: Sequence[GruStep]
 ) -> list[dict[str, Array]]:
     """Return the constant weights of each GRU layer, without weights that are computed in each run."""
-    model = _read(text, weights, place, where)
+    model = _read(text, weights, file, where)
     from onegru.runtimes.openvino_replace import layers_in, weights_in
 
     found: list[dict[str, Array]] = [{} for _ in grus]
     for layer in layers_in(model):
-        number = _number_of(layer.node, place)
+        number = _number_of(layer.node, file)
         arrays = weights_in(layer, grus[number].operator)
         found[number] = {name: array for name, array in arrays.items() if array is not None}
     return found
 
 
-def _read(text: str, weights: Array, place: str, where: str) -> Any:
-    with needs_extra("openvino", "openvino", f"{place}: {where}"):
+def _read(text: str, weights: Array, file: str, where: str) -> Any:
+    with needs_extra("openvino", "openvino", f"{file}: {where}"):
         import openvino
     try:
         network = core_with_extensions().read_model(text, openvino.Tensor(weights, shared_memory=True))
-        _check(network, place, weights.nbytes)
+        _check(network, file, weights.nbytes)
     except FormatError:
         raise
     except Exception as error:  # OpenVINO raises errors of many classes
-        raise FormatError(f"{place}: OpenVINO refuses it ({_one_line(error)})") from error
+        raise FormatError(f"{file}: OpenVINO refuses it ({_one_line(error)})") from error
     return network
 
 
-def _number_of(node: Any, place: str) -> int:
+def _number_of(node: Any, file: str) -> int:
     """Return the number of a node among the file's GRU layers."""
     name = node.get_friendly_name()
     if not name.isdecimal():
-        raise FormatError(
-            f"{place}: a layer of type {node.get_type_name()} that has another type in the file"
-        )
+        raise FormatError(f"{file}: a layer of type {node.get_type_name()} that has another type in the file")
     return int(name)
 
 
-def _check(network: Any, place: str, constants: int) -> None:
+def _check(network: Any, file: str, constants: int) -> None:
     """Reject models that would crash the process."""
     memory = memory_size()
     constant: set[str] = set()  # layers that OpenVINO computes ahead of runs
     ahead = 0
     for layer in layers_of(network):
-        where = f"{place}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
+        where = f"{file}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
         for port in layer.outputs():
             shape = sizes_of(port.get_partial_shape()) or ()
             least = math.prod(size for size in shape if size is not None) * port.get_element_type().size
@@ -369,7 +367,7 @@ def _is_constant(layer: Any, constant: set[str]) -> bool:
     return bool(takes) and layer.get_name() in constant
 
 
-def _check_gather(layer: Any, place: str) -> None:
+def _check_gather(layer: Any, file: str) -> None:
     """Check the index of a Gather: OpenVINO's CPU reads 1-D data outside its bounds (seen in 2026.4)."""
     shape = sizes_of(layer.input_value(0).get_partial_shape())
     indices = layer.input_value(1).get_node()
@@ -377,7 +375,7 @@ def _check_gather(layer: Any, place: str) -> None:
         return
     wrong = [index for index in np.ravel(indices.get_data()).tolist() if not -shape[0] <= index < shape[0]]
     if wrong:
-        raise FormatError(f"{place}: index {wrong[0]}; must be within the size {shape[0]} of the data")
+        raise FormatError(f"{file}: index {wrong[0]}; must be within the size {shape[0]} of the data")
 
 
 def _rest() -> None:

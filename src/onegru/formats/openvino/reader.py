@@ -95,7 +95,7 @@ class _Reader:
         for layer in self.net.layers.values():
             self._check_layer(layer)
         parameters = [self._parameter(layer) for layer in self._of_type("Parameter")]
-        placed = [item for layer in self.net.ordered(self.path) if (item := self._place(layer)) is not None]
+        placed = [item for layer in self.net.ordered(self.path) if (item := self._placed(layer)) is not None]
         self.grus = self._with_sizes()
         results = [self._result(layer) for layer in self._of_type("Result")]
         if not results:
@@ -126,7 +126,7 @@ class _Reader:
         whole = OpenvinoRuntimeModel(
             node_count=len(walker.others),
             shared=frozenset(),
-            place=str(self.path),
+            file=str(self.path),
             text=marked(self.root, (layer.element for layer in layers)),
             weights=self.constants.weights,
             grus=graph.grus,
@@ -262,7 +262,7 @@ class _Reader:
         shape = tuple(self.parser.dimension(layer, "dim", dim) for dim in port.dims) if port.dims else None
         return TensorInfo(names[0], self.types[value], shape, aliases=names[1:], value=value)
 
-    def _place(self, layer: Layer) -> PlacedLayer | None:
+    def _placed(self, layer: Layer) -> PlacedLayer | None:
         """Return the layer with its values; None if an earlier layer computes the same."""
         takes = tuple(self.taken(layer, index) for index in range(len(layer.inputs)))
         gives = tuple(self._given(layer, index) for index in range(len(layer.outputs)))
@@ -301,13 +301,13 @@ class _Reader:
         self, layer: Layer, takes: Sequence[str], gives: Sequence[str], bodies: tuple[str, ...] = ()
     ) -> GruStep:
         operator = OPERATORS[layer.type]
-        place = f"{self.path}: {layer}"
+        location = f"{self.path}: {layer}"
         least = sum(port.required for port in operator.inputs)
         if not least <= len(layer.inputs) <= len(operator.inputs):
             names = ", ".join(port.name for port in operator.inputs)
-            raise SpecError(f"{place}: {count(len(layer.inputs), 'input')}; must be {names}")
+            raise SpecError(f"{location}: {count(len(layer.inputs), 'input')}; must be {names}")
         if not 1 <= len(layer.outputs) <= 2:
-            raise SpecError(f"{place}: {count(len(layer.outputs), 'output')}; must be 1 or 2")
+            raise SpecError(f"{location}: {count(len(layer.outputs), 'output')}; must be 1 or 2")
         attributes = {
             name: self.parser.attribute(layer, operator.attributes.get(name), text)
             for name, text in layer.data.items()

@@ -111,9 +111,9 @@ def hide_states(root: ET.Element, weights: Array) -> Array:
             start = np.zeros(list(map(int, state.first_shape))) if state.start is None else state.start
             raw = start.astype(numpy_dtype(ELEMENT_TYPES[words]).newbyteorder("<")).tobytes()
             parts += [np.zeros(-sum(map(len, parts)) % ALIGNED, np.uint8), np.frombuffer(raw, np.uint8)]
-            place = sum(map(len, parts)) - len(raw)
+            offset = sum(map(len, parts)) - len(raw)
             edge = _add_first(
-                layers, read, port, f"{state.input}/first", start.shape, (words, place, len(raw))
+                layers, read, port, f"{state.input}/first", start.shape, (words, offset, len(raw))
             )
             ET.SubElement(edges, "edge", dict(zip(EDGE_ENDS, edge, strict=True)))
         write.attrib |= {"name": f"{state.output}/next", "type": "Assign", "version": "opset6"}
@@ -136,11 +136,11 @@ def _add_first(
     """Add the Const layer of a variable's first value."""
     key = str(1 + max(int(item.attrib["id"]) for item in layers))
     const = ET.SubElement(layers, "layer", id=key, name=name, type="Const", version="opset1")
-    words, place, size = held
+    words, offset, size = held
     data = {
         "element_type": words,
         "shape": ", ".join(map(str, shape)),
-        "offset": str(place),
+        "offset": str(offset),
         "size": str(size),
     }
     ET.SubElement(const, "data", data)

@@ -1,4 +1,4 @@
-"""An IR of only GRU layers and conversions, as steps that need only NumPy."""
+"""Convert an IR of only GRU layers and conversions to steps that need only NumPy."""
 
 from __future__ import annotations
 
@@ -118,5 +118,5 @@ class Walker:
 
     def _conversion(self, item: PlacedLayer) -> Conversion:
         dtype = self.parser.element_type(item.layer, "destination_type")
-        place = f"{self.parser.path}: Convert layer {item.layer.name!r}: "
-        return Conversion(place, item.inputs[0], item.outputs[0], dtype)
+        location = f"{self.parser.path}: Convert layer {item.layer.name!r}: "
+        return Conversion(location, item.inputs[0], item.outputs[0], dtype)

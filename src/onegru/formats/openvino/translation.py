@@ -1,4 +1,4 @@
-"""Rules that convert OpenVINO's layers to ONNX operators and back; `kinds` has them."""
+"""Layers during a conversion to or from ONNX operators, and the registry of rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LayerTranslation:
     """A layer that becomes operators."""
 
     parser: AttributeParser  # of the file's attributes
-    layer: Layer  # the layer
+    original: Layer  # the layer
     inputs: tuple[str, ...]  # its input values
     outputs: tuple[str, ...]  # its output values
     flow: Flow  # the graph, as far as it has been read
@@ -35,39 +35,39 @@ class LayerTranslation:
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> Op:
         """Create the operator with the outputs of the layer."""
-        return Op(kind, inputs or self.inputs, self.outputs, attributes, name=self.layer.name)
+        return Op(kind, inputs or self.inputs, self.outputs, attributes, name=self.original.name)
 
     def before(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Add an intermediate operator and return its output."""
-        name = self.fresh(f"{self.layer.name}/{kind}")
+        name = self.fresh(f"{self.original.name}/{kind}")
         self.ops.append(Op(kind, inputs, (name,), attributes, name=name))
         self.flow.producers[name] = self.ops[-1]
         return name
 
-    def integers(self, place: int) -> list[int]:
+    def integers(self, index: int) -> list[int]:
         """Read a constant input of integers."""
-        array = self.flow.constant(self.inputs[place]) if place < len(self.inputs) else None
+        array = self.flow.constant(self.inputs[index]) if index < len(self.inputs) else None
         if array is None or array.dtype.kind not in "iu":
             raise UnknownLayerError
         return [int(item) for item in array.ravel()]
 
-    def integer(self, place: int) -> int:
+    def integer(self, index: int) -> int:
         """Read a constant input of one integer."""
-        found = self.integers(place)
+        found = self.integers(index)
         if len(found) != 1:
             raise UnknownLayerError
         return found[0]
 
-    def number(self, place: int) -> float:
+    def number(self, index: int) -> float:
         """Read a constant input whose elements are all equal."""
-        array = self.flow.constant(self.inputs[place]) if place < len(self.inputs) else None
+        array = self.flow.constant(self.inputs[index]) if index < len(self.inputs) else None
         if array is None or not array.size or np.any(array != array.flat[0]):
             raise UnknownLayerError
         return float(array.flat[0])
 
     def word(self, name: str, default: str) -> str:
         """Return an attribute in lower case."""
-        return self.layer.data.get(name, default).strip().lower()
+        return self.original.data.get(name, default).strip().lower()
 
     def flag(self, name: str, default: bool) -> bool:
         """Parse a Boolean attribute."""
@@ -79,7 +79,7 @@ class LayerTranslation:
     def real(self, name: str) -> float:
         """Parse a number attribute, with the precision of the layer's inputs."""
         try:
-            number = self.parser.number(self.layer, name, self.layer.data[name])
+            number = self.parser.number(self.original, name, self.original.data[name])
         except (FormatError, KeyError) as error:
             raise UnknownLayerError from error
         return number if self.flow.dtype(self.inputs[0]) == "float64" else to_float32(number)
@@ -87,20 +87,20 @@ class LayerTranslation:
     def whole(self, name: str, default: str = "") -> int:
         """Parse an integer attribute, which can be negative."""
         try:
-            return int(self.layer.data.get(name, default))
+            return int(self.original.data.get(name, default))
         except ValueError as error:
             raise UnknownLayerError from error
 
     def numbers(self, name: str) -> list[int]:
         """Parse an attribute with a list of integers; empty if it is missing."""
         try:
-            return [int(word) for word in self.layer.data.get(name, "").split(",") if word.strip()]
+            return [int(word) for word in self.original.data.get(name, "").split(",") if word.strip()]
         except ValueError as error:
             raise UnknownLayerError from error
 
-    def rank(self, place: int) -> int:
+    def rank(self, index: int) -> int:
         """Return the rank of an input."""
-        shape = self.flow.shape(self.inputs[place])
+        shape = self.flow.shape(self.inputs[index])
         if shape is None:
             raise UnknownLayerError
         return len(shape)

@@ -17,7 +17,7 @@ from onegru.formats.graph import Conversion, GruStep, Observer, Run, RuntimeMode
 class OpenvinoRuntimeModel(RuntimeModel):
     """See `onegru.formats.graph.RuntimeModel`."""
 
-    place: str  # the file, for messages
+    file: str  # the file, for messages
     text: str  # its .xml, as `marked` gives it
     weights: Array  # its .bin
     grus: tuple[GruStep, ...]  # its GRU layers
@@ -29,7 +29,7 @@ class OpenvinoRuntimeModel(RuntimeModel):
         """See `RuntimeModel`."""
         from onegru.formats.openvino.network import Network  # an IR of only GRU layers needs no OpenVINO
 
-        network = Network(self.text, self.weights, self.place, self.where, self.grus, options, observer)
+        network = Network(self.text, self.weights, self.file, self.where, self.grus, options, observer)
         inputs, outputs = self.inputs, self.outputs
         return lambda feeds: dict(zip(outputs, network.run([feeds[name] for name in inputs]), strict=True))
 
@@ -37,7 +37,7 @@ class OpenvinoRuntimeModel(RuntimeModel):
         """Return the weights that are constants, or computed from constants, by value name."""
         from onegru.formats.openvino.network import weights_of
 
-        found = weights_of(self.text, self.weights, self.place, self.where, self.grus)
+        found = weights_of(self.text, self.weights, self.file, self.where, self.grus)
         return {
             gru.inputs[name]: array
             for gru, arrays in zip(self.grus, found, strict=True)

@@ -25,12 +25,12 @@ class Loop:
     """A WHILE loop; raises `UnknownError` if its iterations are not counted."""
 
     def __init__(self, graph: GraphWriter, op: Operator) -> None:
-        places = [op.option(f"{name}SubgraphIndex") for name in ("Cond", "Body")]
-        if min(places) < 1:
+        indices = [op.option(f"{name}SubgraphIndex") for name in ("Cond", "Body")]
+        if min(indices) < 1:
             raise UnknownError
         self.graph, self.op = graph, op
         self.cond, self.body = (
-            GraphWriter(graph.whole, graph.whole.subgraphs[place], graph.depth + 1) for place in places
+            GraphWriter(graph.whole, graph.whole.subgraphs[index], graph.depth + 1) for index in indices
         )
         self.before, self.after = self.body.subgraph.inputs, self.body.subgraph.outputs
         self.asked = self.cond.subgraph.inputs
@@ -40,9 +40,9 @@ class Loop:
         # The collected rows by index of the array; and the states that are the last row, with their shapes.
         self.rows: dict[int, int] = {}
         self.last: dict[int, tuple[int, tuple[int, ...]]] = {}
-        for place in range(len(self.before)):
+        for position in range(len(self.before)):
             try:
-                self._drop(place)
+                self._drop(position)
             except (UnknownError, ValueError, LookupError):
                 continue
 
@@ -54,9 +54,9 @@ class Loop:
 
     def _is_counter(self, index: int) -> bool:
         """Whether a value of the body counts iterations from 0."""
-        place = self.before.index(index)
-        is_zero = self.graph.integers(self.op.inputs[place]) == [0]
-        return is_zero and self._is_next(self.after[place], index)
+        position = self.before.index(index)
+        is_zero = self.graph.integers(self.op.inputs[position]) == [0]
+        return is_zero and self._is_next(self.after[position], index)
 
     def _count(self) -> tuple[int | None, int]:
         """Return the upper limit of the counter in all conditions: a number, or a value outside the loop."""
@@ -79,10 +79,10 @@ class Loop:
         if high not in self.asked:
             (number,) = self.cond.integers(high)
             return number, -1
-        place = self.asked.index(high)
-        if self.after[place] != self.before[place]:
+        position = self.asked.index(high)
+        if self.after[position] != self.before[position]:
             raise UnknownError
-        index = self.op.inputs[place]
+        index = self.op.inputs[position]
         is_open = self.graph.tensor(index).value is None
         return (None, index) if is_open else (self.graph.integers(index)[0], -1)
 
@@ -90,12 +90,12 @@ class Loop:
         """Whether a value outside the loop is the number of iterations."""
         return index == self.bound if self.number is None else self.graph.integers(index) == [self.number]
 
-    def _drop(self, place: int) -> None:
+    def _drop(self, position: int) -> None:
         """Record how to compute a value that ONNX's Loop does not need to carry."""
-        body, inner, start = self.body, self.before[place], self.op.inputs[place]
-        if self.cond.takers[self.asked[place]] or self.after.count(self.after[place]) > 1:
+        body, inner, start = self.body, self.before[position], self.op.inputs[position]
+        if self.cond.takers[self.asked[position]] or self.after.count(self.after[position]) > 1:
             return
-        made = body.maker(self.after[place], "CONCATENATION", "FlexTensorListSetItem", *_AXES)
+        made = body.maker(self.after[position], "CONCATENATION", "FlexTensorListSetItem", *_AXES)
         if made.kind == "FlexTensorListSetItem":
             items, index, row = made.inputs
             has = self.graph.maker(start, "FlexTensorListReserve").inputs[1]
@@ -103,27 +103,27 @@ class Loop:
                 raise UnknownError
             if index not in self.before:
                 if body.integers(index) == [0] and self.graph.integers(has) == [1]:
-                    self._drop_last(place, row, ())
+                    self._drop_last(position, row, ())
             elif self._is_counter(index) and self._is_count(has):
-                self.rows[place] = row
+                self.rows[position] = row
         elif made.kind == "CONCATENATION":
-            self._drop_copy(place, made)
+            self._drop_copy(position, made)
         elif not body.takers[inner]:
-            shape, source = body.tensor(self.after[place]).shape, made.inputs[0]
+            shape, source = body.tensor(self.after[position]).shape, made.inputs[0]
             is_first = shape == (1, *body.tensor(source).shape)
-            self._drop_last(place, source, () if is_first else tuple(size or 0 for size in shape))
+            self._drop_last(position, source, () if is_first else tuple(size or 0 for size in shape))
 
-    def _drop_last(self, place: int, source: int, shape: tuple[int, ...]) -> None:
+    def _drop_last(self, position: int, source: int, shape: tuple[int, ...]) -> None:
         """Record a value that is a state in another shape, unless there may be no iteration."""
         state = self.after.index(source)
-        starts = [self.graph.tensor(self.op.inputs[item]).value for item in (place, state)]
+        starts = [self.graph.tensor(self.op.inputs[item]).value for item in (position, state)]
         is_zero = all(start is not None and not start.any() for start in starts)
-        if state != place and 0 not in shape and (is_zero or (self.number or 0) > 0):
-            self.last[place] = state, shape
+        if state != position and 0 not in shape and (is_zero or (self.number or 0) > 0):
+            self.last[position] = state, shape
 
-    def _drop_copy(self, place: int, made: Operator) -> None:
+    def _drop_copy(self, position: int, made: Operator) -> None:
         """Record an array with one row for each iteration, which writes only that row."""
-        body, inner = self.body, self.before[place]
+        body, inner = self.body, self.before[position]
         front, row, back = made.inputs
         cut, kept = body.maker(front, "SLICE").inputs, body.maker(back, "SLICE").inputs
         index, after = self._first_of(cut[2], -1), self._first_of(kept[1], 0)
@@ -133,15 +133,15 @@ class Loop:
         is_row = body.tensor(row).shape == (1, *body.tensor(source).shape)
         is_row = is_row and not made.option("Axis") and not made.option("FusedActivationFunction")
         if is_whole and is_row and self._is_counter(index) and self._is_next(after, index):
-            start = self.op.inputs[place]
+            start = self.op.inputs[position]
             value = self.graph.tensor(start).value
             if value is not None and value.shape[0] == self.number:
-                self.rows[place] = source
+                self.rows[position] = source
             elif value is None:
                 shape = self.graph.maker(start, "FILL").inputs[0]
                 first = self.graph.maker(shape, "CONCATENATION").inputs[0]
                 if self._is_count(self.graph.maker(first, *_AXES).inputs[0]):
-                    self.rows[place] = source
+                    self.rows[position] = source
 
     def _first_of(self, index: int, rest: int) -> int:
         """Return the first element of a value whose other elements are all `rest`."""
@@ -159,22 +159,22 @@ class Loop:
         else:
             steps = graph.constant([max(self.number, 0)])
         graph.base = base
-        carried = [place for place in range(len(self.before)) if place not in {**self.rows, **self.last}]
-        initial = [graph.value(self.op.inputs[place]) for place in carried]
+        carried = [item for item in range(len(self.before)) if item not in {**self.rows, **self.last}]
+        initial = [graph.value(self.op.inputs[position]) for position in carried]
         iteration, goes_on = body.fresh("iteration"), body.fresh("goes_on")
         inputs = [
             helper.make_tensor_value_info(iteration, TensorProto.INT64, ()),
             helper.make_tensor_value_info(goes_on, TensorProto.BOOL, ()),
-            *(body.declared(self.before[place]) for place in carried),
+            *(body.declared(self.before[position]) for position in carried),
         ]
-        body.write([*(self.after[place] for place in carried), *self.rows.values()])
+        body.write([*(self.after[position] for position in carried), *self.rows.values()])
         outputs = [helper.make_tensor_value_info(body.emit("Identity", goes_on), TensorProto.BOOL, ())]
-        outputs += [body.given(self.after[place]) for place in carried]
+        outputs += [body.given(self.after[position]) for position in carried]
         outputs += [body.given(row) for row in self.rows.values()]
         whole = body.graph("body", inputs, outputs)
         given = graph.emit_all("Loop", [steps, "", *initial], len(outputs) - 1, body=whole)
         values = dict(zip([*carried, *self.rows], given, strict=True))
-        for place, (state, shape) in self.last.items():
+        for position, (state, shape) in self.last.items():
             kind, numbers = ("Reshape", shape) if shape else ("Unsqueeze", (0,))
-            values[place] = graph.emit(kind, values[state], graph.constant(numbers))
-        return [values[place] for place in range(len(self.before))]
+            values[position] = graph.emit(kind, values[state], graph.constant(numbers))
+        return [values[position] for position in range(len(self.before))]

@@ -80,8 +80,8 @@ class _OperatorCode(tflite.OperatorCode):  # type: ignore[misc]
 
     def newer(self) -> int:
         """Return the newer field; 0 if it is missing."""
-        place = self._tab.Offset(10)
-        return int(struct.unpack_from("<i", self._tab.Bytes, self._tab.Pos + place)[0]) if place else 0
+        offset = self._tab.Offset(10)
+        return int(struct.unpack_from("<i", self._tab.Bytes, self._tab.Pos + offset)[0]) if offset else 0
 
 
 def _without_copies(graph: Subgraph, keep: tuple[int, ...] = ()) -> Subgraph:
@@ -211,5 +211,5 @@ class _Reader:
         is_each = 0 <= axis < value.ndim and count == value.shape[axis]
         if len(zeros) != count or not (count == 1 or is_each) or not np.isfinite(scales).all():
             raise FormatError(f"tensor {name!r}: {count} scales do not fit shape {list(value.shape)}")
-        shape = [-1 if is_each and place == axis else 1 for place in range(value.ndim)]
+        shape = [-1 if is_each and index == axis else 1 for index in range(value.ndim)]
         return ((value - zeros.reshape(shape)) * scales.reshape(shape)).astype(np.float32)

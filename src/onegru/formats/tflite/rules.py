@@ -125,8 +125,8 @@ def _unpack(graph: GraphWriter, op: Operator) -> list[str]:
     (x,), axis = graph.all(op, 1), graph.axis(op.option("Axis"), op.inputs[0])
     if graph.tensor(op.inputs[0]).shape[axis] != len(op.outputs):
         raise UnknownError
-    places = [graph.constant(np.array(place)) for place in range(len(op.outputs))]
-    return [graph.emit("Gather", x, place, axis=axis) for place in places]
+    indices = [graph.constant(np.array(index)) for index in range(len(op.outputs))]
+    return [graph.emit("Gather", x, index, axis=axis) for index in indices]
 
 
 def _cast(graph: GraphWriter, op: Operator) -> list[str]:
@@ -151,8 +151,8 @@ def _zeros_like(graph: GraphWriter, op: Operator) -> list[str]:
 
 def _expand_dims(graph: GraphWriter, op: Operator) -> list[str]:
     x, axis = op.inputs
-    (place,) = graph.integers(axis)
-    axes = graph.constant([graph.axis(place, op.outputs[0])])
+    (number,) = graph.integers(axis)
+    axes = graph.constant([graph.axis(number, op.outputs[0])])
     return [graph.emit("Unsqueeze", graph.value(x), axes)]
 
 

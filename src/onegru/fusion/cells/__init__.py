@@ -1,1 +1,1 @@
-"""Recognize GRU cells by their function."""
+"""Recognize GRU cells by the function that they compute."""

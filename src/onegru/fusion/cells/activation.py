@@ -1,4 +1,4 @@
-"""Recognize activations by their function."""
+"""Recognize activations by the function that they compute."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Atom:
 
     number: int  # the unique number of the atom
     kind: str  # "value", "dot" (matmul), or the name of a function
-    place: Any = None  # the view of a value, or of the input of a matmul
+    view: Any = None  # the view of a value, or of the input of a matmul
     arguments: tuple[Polynomial, ...] = ()  # the arguments of a function, or the input row of a matmul
     parameters: tuple[float, ...] = ()  # the parameters of a function
     matrix: Matrix | None = None  # the matrix of a matmul
@@ -69,19 +69,19 @@ class Algebra:
         numbers = {number for p in polynomials for number in p.atoms()}
         return frozenset().union(*(self.atoms[number].values for number in numbers))
 
-    def value(self, key: Hashable, place: Any, name: str, is_bool: bool = False) -> Polynomial:
+    def value(self, key: Hashable, view: Any, name: str, is_bool: bool = False) -> Polynomial:
         """Return columns of a model's value."""
         found = self._found.setdefault(("value", key), [])
         if not found:
-            found.append(self._new("value", place=place, values=frozenset((name,)), is_bool=is_bool))
+            found.append(self._new("value", view=view, values=frozenset((name,)), is_bool=is_bool))
         return Polynomial({(found[0].number,): np.ones(())})
 
-    def dot(self, operand: Polynomial, matrix: Matrix, place: Any) -> Polynomial:
-        """Return the matmul of a row, which is at `place` in the model, with a constant matrix."""
+    def dot(self, operand: Polynomial, matrix: Matrix, view: Any) -> Polynomial:
+        """Return the matmul of a row, which is `view` in the model, with a constant matrix."""
         key = ("dot", frozenset(operand.terms), matrix.key)
         atom = self._search(key, (operand,))
         if atom is None:
-            atom = self._new("dot", arguments=(operand,), matrix=matrix, place=place)
+            atom = self._new("dot", arguments=(operand,), matrix=matrix, view=view)
             self._found[key].append(atom)
         return Polynomial({(atom.number,): np.ones(())})
 
@@ -132,8 +132,8 @@ class Algebra:
             raise UnknownOpError
         kept = [
             number
-            for place, number in enumerate(numbers)
-            if not (place and numbers[place - 1] == number and self.atoms[number].is_bool)
+            for index, number in enumerate(numbers)
+            if not (index and numbers[index - 1] == number and self.atoms[number].is_bool)
         ]
         return tuple(kept)
 
@@ -282,22 +282,22 @@ class Algebra:
 
     def positive(self, w: Polynomial, p: Polynomial, q: Polynomial, is_strict: bool) -> Polynomial:
         """Return p where w > 0 (or w ≥ 0 unless strict), else q, as a function like Relu."""
-        for sign, above, below in ((1.0, p, q), (-1.0, q, p)):
+        for sign, right, left in ((1.0, p, q), (-1.0, q, p)):
             x = scale(w, sign)
-            if below.terms == {} and above.terms:
-                threshold = add(above, x, -1.0)  # x + threshold > threshold
+            if left.terms == {} and right.terms:
+                threshold = add(right, x, -1.0)  # x + threshold > threshold
                 if threshold.is_constant and (t := scalar(threshold.constant)) is not None:
                     if t == 0:
-                        return self.clip(above, 0.0, np.inf)
+                        return self.clip(right, 0.0, np.inf)
                     if is_strict == (sign > 0):  # it is 0 at the threshold; the others are continuous
-                        return self.function("ThresholdedRelu", above, parameters=(t,))
-            if (k := ratio(above, x)) is None or abs(k - 1) > CLOSE:
+                        return self.function("ThresholdedRelu", right, parameters=(t,))
+            if (k := ratio(right, x)) is None or abs(k - 1) > CLOSE:
                 continue
-            if (alpha := ratio(below, above)) is not None:
-                return self.function("LeakyRelu", above, parameters=(alpha,))
-            alpha = scalar(-below.constant)
-            if alpha and same(below, scale(add(self.exp(above), constant(1), -1.0), alpha)):
-                return self.function("Elu", above, parameters=(alpha,))
+            if (alpha := ratio(left, right)) is not None:
+                return self.function("LeakyRelu", right, parameters=(alpha,))
+            alpha = scalar(-left.constant)
+            if alpha and same(left, scale(add(self.exp(right), constant(1), -1.0), alpha)):
+                return self.function("Elu", right, parameters=(alpha,))
         raise UnknownOpError
 
     def inner_atoms(self, *polynomials: Polynomial) -> Iterable[int]:

@@ -157,10 +157,10 @@ def _activation(name: str) -> Any:
 
 def _clip(at: Expressions, op: Op, view: View) -> Polynomial:
     bounds = []
-    for name, place, default in (("min", 1, -np.inf), ("max", 2, np.inf)):
+    for name, index, default in (("min", 1, -np.inf), ("max", 2, np.inf)):
         bound: float | None = op.attributes.get(name, default)
-        if op.input(place):
-            bound = at.flow.number(op.input(place))
+        if op.input(index):
+            bound = at.flow.number(op.input(index))
         if bound is None:
             raise UnknownOpError
         bounds.append(float(bound))

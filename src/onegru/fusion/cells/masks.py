@@ -25,10 +25,10 @@ def split_masks(algebra: Algebra, keep: Polynomial, state: str) -> tuple[Polynom
             if number in m:
                 with_it = add(with_it, Polynomial({drop(m, number): item}))
         if not without.terms:
-            masks.append(Mask(atom.place, is_off=False))
+            masks.append(Mask(atom.view, is_off=False))
             share = with_it
         elif all(not np.any(item) for item in with_it.terms.values()):
-            masks.append(Mask(atom.place, is_off=True))
+            masks.append(Mask(atom.view, is_off=True))
             share = without
     return add(constant(1), share, -1.0), tuple(masks)
 
@@ -59,4 +59,4 @@ def is_new_state(at: Expressions, cell: Cell, name: str) -> bool:
 
 def _has_zero(at: Expressions, monomial: Monomial) -> bool:
     atoms = (at.algebra.atoms[number] for number in monomial)
-    return any(atom.kind == "value" and at.flow.fill(atom.place.name) == 0 for atom in atoms)
+    return any(atom.kind == "value" and at.flow.fill(atom.view.name) == 0 for atom in atoms)

@@ -43,7 +43,7 @@ def find_cell(at: Expressions, name: str) -> Cell | None:
     miss: MissError | None = None
     for number in sorted(p.atoms()):
         atom = at.algebra.atoms[number]
-        if atom.kind != "value" or not _is_state(atom.place, view.width):
+        if atom.kind != "value" or not _is_state(atom.view, view.width):
             continue
         try:
             cell = _Matcher(at, name, view.width, atom).match(p)
@@ -59,8 +59,8 @@ def find_cell(at: Expressions, name: str) -> Cell | None:
     return None
 
 
-def _is_state(place: View, width: int) -> bool:
-    return place.width == width and len(place.index) == 1 and np.array_equal(place.index[0], np.arange(width))
+def _is_state(view: View, width: int) -> bool:
+    return view.width == width and len(view.index) == 1 and np.array_equal(view.index[0], np.arange(width))
 
 
 class _Matcher:
@@ -77,14 +77,14 @@ class _Matcher:
 
     def depends(self, number: int) -> bool:
         """Whether an atom depends on the state."""
-        return self.state.place.name in self.algebra.atoms[number].values
+        return self.state.view.name in self.algebra.atoms[number].values
 
     def match(self, p: Polynomial) -> Cell | None:
         blend = self._blend(p)
         if blend is None:
             return None
         keep, candidate = blend
-        keep, masks = split_masks(self.algebra, keep, self.state.place.name)
+        keep, masks = split_masks(self.algebra, keep, self.state.view.name)
         z, attention, keeps, kind = self._update_gate(keep)
         n = self._activation(candidate, "the candidate")
         for act, what in ((z, "its update gate"), (n, "its candidate")):
@@ -111,7 +111,7 @@ class _Matcher:
         B = np.concatenate([*(part.bias for part in parts), np.zeros(2 * self.width), n_parts[1].inner])
         return Cell(
             self.name,
-            self.state.place,
+            self.state.view,
             inputs,
             W,
             R,
@@ -171,24 +171,24 @@ class _Matcher:
             return whole, None, False, "openvino"
         for number in sorted(keep.atoms()):
             atom = self.algebra.atoms[number]
-            if atom.kind != "value" or self.depends(number) or (len(atom.place.index) and self.width > 1):
+            if atom.kind != "value" or self.depends(number) or (len(atom.view.index) and self.width > 1):
                 continue
             without = Polynomial({m: item for m, item in keep.terms.items() if number not in m})
             part = Polynomial({drop(m, number): item for m, item in keep.terms.items() if number in m})
             if any(monomial.count(number) > 1 for monomial in keep.terms):
                 continue
             if not without.terms and (found := self.activations.find(part)) is not None:
-                return found, atom.place, True, "openvino"
+                return found, atom.view, True, "openvino"
             if same(without, scale(part, -1.0)) and (found := self.activations.find(without)) is not None:
-                return found, atom.place, False, "openvino"
+                return found, atom.view, False, "openvino"
             rest = add(constant(1), part)  # 1 - a·(1 - z) = 1 - a + a·z
             if same(without, constant(1)) and (found := self.activations.find(rest)) is not None:
-                return found, atom.place, False, "dien"
+                return found, atom.view, False, "dien"
             if (
                 same(add(without, part), constant(1))
                 and (found := self.activations.find(without)) is not None
             ):
-                return found, atom.place, True, "dien"
+                return found, atom.view, True, "dien"
         if whole is not None:
             return whole, None, False, "openvino"
         raise MissError("its update gate is not one of the activations of a GRU")

@@ -29,15 +29,15 @@ def join_inputs(
 ) -> tuple[tuple[View, ...], Array, tuple[bool, ...]]:
     """Return the values that form x, W, and for each value whether all units of all gates use all of it."""
     columns: dict[tuple[str, tuple[Role, ...]], dict[tuple[int, ...], int]] = {}
-    places: dict[tuple[str, tuple[Role, ...]], View] = {}
+    views_by_key: dict[tuple[str, tuple[Role, ...]], View] = {}
     entries: list[tuple[int, tuple[str, tuple[Role, ...]], Array, Array, bool]] = []
     taken: dict[bool, set[object]] = {False: set(), True: set()}  # columns, by whether a matmul uses them
     for gate, part in enumerate(parts):
         for monomial, coefficient in part.x.items():
             atom = algebra.atoms[monomial[0]]
-            if len(monomial) != 1 or atom.place is None:
+            if len(monomial) != 1 or atom.view is None:
                 raise MissError("a term of a gate is not a product of one value with a constant")
-            view: View = atom.place
+            view: View = atom.view
             if atom.kind == "dot":
                 assert atom.matrix is not None
                 weights = atom.matrix.make() * coefficient
@@ -46,7 +46,7 @@ def join_inputs(
                 if not len(view.index):
                     weights = np.broadcast_to(coefficient, width)[None]
             key = view.name, view.roles
-            places[key] = view
+            views_by_key[key] = view
             known, is_product = columns.setdefault(key, {}), atom.kind == "dot" or not len(view.index)
             index = view.index if len(view.index) else np.zeros((0, 1), int)
             for column in map(tuple, index.T.tolist()):
@@ -60,10 +60,10 @@ def join_inputs(
     views, starts, total = [], {}, 0
     for key, known in columns.items():
         order = sorted(known)
-        columns[key] = {column: place for place, column in enumerate(order)}
+        columns[key] = {column: position for position, column in enumerate(order)}
         starts[key], total = total, total + len(order)
         index = np.array(order, np.int64).T.reshape(-1, len(order))
-        views.append(View(places[key].name, places[key].roles, index))
+        views.append(View(views_by_key[key].name, views_by_key[key].roles, index))
     W, is_taken = np.zeros((3 * width, total)), np.zeros((3 * width, total), bool)
     for gate, key, index, weights, is_product in entries:
         rows = [starts[key] + columns[key][column] for column in map(tuple, index.T.tolist())]

@@ -139,7 +139,7 @@ def ratio(p: Polynomial, q: Polynomial) -> float | None:
         return None
     key = next(iter(p.terms))
     size = int(np.argmax(np.abs(q.terms[key])))
-    below = float(q.terms[key].ravel()[size])
-    above = np.broadcast_to(p.terms[key], q.terms[key].shape) if p.terms[key].ndim == 0 else p.terms[key]
-    found = float(above.ravel()[size if above.size > size else 0]) / below if below else 0.0
+    divisor = float(q.terms[key].ravel()[size])
+    numerator = np.broadcast_to(p.terms[key], q.terms[key].shape) if p.terms[key].ndim == 0 else p.terms[key]
+    found = float(numerator.ravel()[size if numerator.size > size else 0]) / divisor if divisor else 0.0
     return found if found and same(p, scale(q, found)) else None

@@ -67,17 +67,17 @@ class Products(Views):
                         found.add(base)
         return found
 
-    def _learn_width(self, op: Op, place: int) -> None:
+    def _learn_width(self, op: Op, index: int) -> None:
         """Set an unknown width of a matmul's input to the height of the constant matrix."""
-        shape, matrix = self.flow.shape(op.inputs[place]), self.shape(op.inputs[1 - place])
+        shape, matrix = self.flow.shape(op.inputs[index]), self.shape(op.inputs[1 - index])
         is_turned = bool(op.attributes.get("transB"))
         if op.kind == "Einsum" or op.attributes.get("transA") or not shape or len(matrix) < 2:
             return
-        if place:  # a matrix that multiplies columns
+        if index:  # a matrix that multiplies columns
             axis, height = max(len(shape) - 2 + is_turned, 0), matrix[-1]
         else:
             axis, height = len(shape) - 1, matrix[-1 if is_turned else -2]
-        name: str | None = op.inputs[place]
+        name: str | None = op.inputs[index]
         while name is not None and isinstance(height, int):
             owner = self.flow.owner(name)
             shape = owner.shape(name)
@@ -210,17 +210,17 @@ class Products(Views):
             if atom is None:
                 result = add(result, Polynomial({(): item}))
                 continue
-            name = self.flow.resolve(atom.place.name) if atom.kind == "dot" and atom.place else ""
+            name = self.flow.resolve(atom.view.name) if atom.kind == "dot" and atom.view else ""
             before = self.flow.producer(name) if name and len(monomial) == 1 else None
-            if before is None or before.kind != "Reshape" or atom.place.roles != ("R", "F"):
+            if before is None or before.kind != "Reshape" or atom.view.roles != ("R", "F"):
                 raise UnknownOpError
             source = self.shape(before.inputs[0])
             same = [a == b and isinstance(a, int) for a, b in zip(source, shape, strict=False)][:-1]
             if len(source) != len(shape) or same.count(False) > 1 or source[-1:] != self.shape(name)[1:]:
                 raise UnknownOpError  # the rows may differ
             assert atom.matrix is not None
-            place = View(before.inputs[0], view.roles, atom.place.index)
-            result = add(result, scale(self._product(place, atom.matrix), item))
+            source_view = View(before.inputs[0], view.roles, atom.view.index)
+            result = add(result, scale(self._product(source_view, atom.matrix), item))
         return result
 
     def _product_of(self, p: Polynomial, matrix: Matrix, view: View, *, is_whole: bool = True) -> Polynomial:
@@ -228,10 +228,10 @@ class Products(Views):
         single = p.single()
         if single is not None and (single[1] != 1 or not is_whole):
             atom = self.algebra.atoms[single[0]]
-            is_value = atom.kind == "value" and bool(len(atom.place.index))
-            if is_value and self._rows_of(atom.place) == self._rows_of(view):  # the coefficient stays outside
+            is_value = atom.kind == "value" and bool(len(atom.view.index))
+            if is_value and self._rows_of(atom.view) == self._rows_of(view):  # the coefficient stays outside
                 one = Polynomial({(atom.number,): np.ones(())})
-                return scale(self.algebra.dot(one, matrix, atom.place), single[1])
+                return scale(self.algebra.dot(one, matrix, atom.view), single[1])
         return self.algebra.dot(p, matrix, view if is_whole else None)
 
     def _rows_of(self, view: View) -> list[Size]:

@@ -115,7 +115,7 @@ class Hoist:
             target = self.emitter.ints(count, *ones)
         else:
             sizes = self.emitter.op("Shape", [base], "shape", (len(self.emitter.shape(base)),))
-            bounds = [self.emitter.ints(place) for place in (0, 1, 0)]
+            bounds = [self.emitter.ints(index) for index in (0, 1, 0)]
             target = self.emitter.op("Slice", [sizes, *bounds], "steps", (1,))
             if ones:
                 length = len(ones) + 1
@@ -183,7 +183,7 @@ class Hoist:
     def _taken(self, name: str, axis: int, step: int, is_kept: bool) -> str:
         """Return a value with the axis of its slices first."""
         self.step = self.step or step
-        rest = [place for place in range(len(self.emitter.shape(name))) if place != axis]
+        rest = [index for index in range(len(self.emitter.shape(name))) if index != axis]
         value = self.emitter.transpose(name, (axis, *rest), "slices")
         value = self.emitter.unsqueeze(value, [axis + 1], "slices") if is_kept else value
         return value if step == self.step else self.emitter.reverse(value, 0, "slices")
@@ -216,8 +216,8 @@ class Hoist:
                     self.emitter.flow.set_dtype(new, dtype)
         named = self.emitter.fresh(f"ahead/{op.kind}")
         parameters = operator_of(op.kind).parameters
-        places = {key for key, item in parameters.items() if any(inputs[item.input : item.input + 1])}
-        kept = {key: value for key, value in op.attributes.items() if key not in places}
+        replaced = {key for key, item in parameters.items() if any(inputs[item.input : item.input + 1])}
+        kept = {key: value for key, value in op.attributes.items() if key not in replaced}
         self.emitter.ops.append(Op(op.kind, tuple(inputs), tuple(given), {**kept, **changed}, name=named))
         return self._known[name]
 
@@ -301,7 +301,7 @@ def _shape(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
     rank = at.rank(op.inputs[0])
     first, last, _ = slice(op.attributes.get("start", 0), op.attributes.get("end")).indices(rank)
     whole = at.emitter.op("Shape", [given[0][0]], "shape", (rank + 1,))
-    bounds = [at.emitter.ints(place) for place in (first + 1, last + 1, 0)]
+    bounds = [at.emitter.ints(index) for index in (first + 1, last + 1, 0)]
     return at.emitter.op("Slice", [whole, *bounds], "shape", (last - first,)), False
 
 

@@ -26,10 +26,10 @@ def lengths_of(
     at: Expressions, masks: Sequence[Mask], reverse: bool, count: Size | None = None
 ) -> View | None:
     """Return the value with each row's number of steps, if the masks only mask later steps; else None."""
-    places = range(len(masks))
+    steps = range(len(masks))
     found = [_compared(at, mask) for mask in masks]
     lengths: View | None = None
-    for place, item in zip(reversed(places) if reverse else places, found, strict=True):
+    for step, item in zip(reversed(steps) if reverse else steps, found, strict=True):
         if item is None:
             return None
         index, view = item
@@ -37,7 +37,7 @@ def lengths_of(
             starts = is_last(index, count) if reverse else (index.base, index.size) == (0, 0)
             if count is None or len(masks) > 1 or (index.sign < 0) != reverse or not starts:
                 return None
-        elif index != place or (len(masks) == 1 and at.indices):
+        elif index != step or (len(masks) == 1 and at.indices):
             return None
         if lengths is not None and view.key != lengths.key:
             return None
@@ -51,8 +51,8 @@ def _compared(at: Expressions, mask: Mask) -> tuple[int | LoopIndex, View] | Non
     is_off, seen = mask.is_off, set[str]()
     while inner is not None and inner.name not in seen:
         seen.add(inner.name)
-        places, inner = path(at, inner), None
-        for view in places:
+        views, inner = path(at, inner), None
+        for view in views:
             op = at.flow.producer(view.name)
             if op is not None and op.kind in _OPPOSITE:
                 return _sides(at, op, view, _OPPOSITE[op.kind] if is_off else op.kind)
@@ -77,30 +77,30 @@ def _sides(at: Expressions, op: Op, view: View, kind: str) -> tuple[int | LoopIn
         index = LoopIndex(index.sign, index.base + shift, index.size)
     else:
         index += shift
-    bases = [place for place in path(at, high) if at.flow.dtype(place.name) in ("int32", "int64")]
-    fitting = [place for place in bases if not any(isinstance(role, LoopIndex) for role in place.roles)]
+    bases = [earlier for earlier in path(at, high) if at.flow.dtype(earlier.name) in ("int32", "int64")]
+    fitting = [earlier for earlier in bases if not any(isinstance(role, LoopIndex) for role in earlier.roles)]
     return (index, fitting[-1]) if fitting and not len(fitting[-1].index) else None
 
 
 def _index(at: Expressions, view: View) -> int | LoopIndex | None:
     """Return the constant number or loop index that a view contains."""
-    for place in path(at, view):
-        if place.name in at.indices:
-            return at.indices[place.name]
-        array = at.flow.constant(place.name)
-        axes = [axis for axis, role in enumerate(place.roles) if isinstance(role, LoopIndex)]
+    for earlier in path(at, view):
+        if earlier.name in at.indices:
+            return at.indices[earlier.name]
+        array = at.flow.constant(earlier.name)
+        axes = [axis for axis, role in enumerate(earlier.roles) if isinstance(role, LoopIndex)]
         if array is None and not axes:
-            p = at.polynomial(place)
+            p = at.polynomial(earlier)
             number = float(p.constant) if p.is_constant and p.constant.ndim == 0 else None
             return int(number) if number is not None and number == int(number) else None
         if axes and len(axes) == 1:
-            if _is_range(at, place, axes[0]):
-                role = place.roles[axes[0]]
+            if _is_range(at, earlier, axes[0]):
+                role = earlier.roles[axes[0]]
                 assert isinstance(role, LoopIndex)
                 return role
             continue
         if array is not None:
-            p = at.polynomial(place)
+            p = at.polynomial(earlier)
             if not p.is_constant or p.constant.size != 1:
                 return None
             number = float(p.constant.ravel()[0])

@@ -46,11 +46,11 @@ class NewOps:
             name = waiting.pop()
             if name in flow.producers or name not in self.producers:
                 continue
-            place, op = self.producers[name]
-            if place not in needed:
-                needed[place] = op
+            index, op = self.producers[name]
+            if index not in needed:
+                needed[index] = op
                 waiting += op.inputs
-        return [*(needed[place] for place in sorted(needed)), *ops]
+        return [*(needed[index] for index in sorted(needed)), *ops]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -119,13 +119,13 @@ def _input(made: NewOps, emitter: Emitter, recurrence: Recurrence) -> tuple[str,
     """Return X [T, B, I], and I."""
     parts = [_sequence(made, emitter, source, "X", recurrence.reverse) for source in recurrence.inputs]
     shared = recurrence.cell.shared or [True] * len(parts)
-    for place, source in enumerate(recurrence.inputs):
+    for index, source in enumerate(recurrence.inputs):
         view = source.view if isinstance(source, Sliced) else source.views[0]
         if emitter.flow.dtype(view.name) == "bool":
-            shape = emitter.shape(parts[place])
-            parts[place] = emitter.op("Cast", [parts[place]], "X", shape, dtype=emitter.dtype)
-        elif not shared[place]:
-            parts[place] = _finite(emitter, parts[place])
+            shape = emitter.shape(parts[index])
+            parts[index] = emitter.op("Cast", [parts[index]], "X", shape, dtype=emitter.dtype)
+        elif not shared[index]:
+            parts[index] = _finite(emitter, parts[index])
     rows = next((part for part in parts if emitter.shape(part)[1] != 1), parts[0])
     parts = [_with_rows_of(emitter, part, rows, "x") for part in parts]
     width = sum(int(emitter.shape(part)[2]) for part in parts)
@@ -199,8 +199,8 @@ def place_stack(emitter: Emitter, Y: str, name: str, axis: int) -> None:
     wanted = emitter.shape(name)
     rank = len(wanted)
     axis %= rank
-    inner = [place for place in range(rank) if place not in (axis, rank - 1)]
-    wide = [place for place in inner if wanted[place] != 1]
+    inner = [index for index in range(rank) if index not in (axis, rank - 1)]
+    wide = [index for index in inner if wanted[index] != 1]
     if len(wide) > 1 or rank < 2 or axis == rank - 1:
         raise MissError("its states are joined in an unsupported way")
     if rank == 2:
@@ -208,7 +208,7 @@ def place_stack(emitter: Emitter, Y: str, name: str, axis: int) -> None:
         return
     rows = wide[0] if wide else inner[-1]
     value = Y if axis < rows else emitter.transpose(Y, (1, 0, 2), "Y")
-    missing = [place for place in inner if place != rows]
+    missing = [index for index in inner if index != rows]
     if missing:
         emitter.unsqueeze(value, missing, "Y", name)
     else:

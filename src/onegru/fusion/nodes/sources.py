@@ -91,10 +91,10 @@ def _sliced(views: list[View]) -> Sliced | None:
     if len(changing) != 1:
         return None
     (axis,) = changing
-    places = [view.roles[axis] for view in views]
-    if not all(isinstance(place, int) for place in places):
+    positions = [view.roles[axis] for view in views]
+    if not all(isinstance(position, int) for position in positions):
         return None
-    indices = np.array(places)
+    indices = np.array(positions)
     step = int(indices[1] - indices[0])
     if abs(step) != 1 or np.any(np.diff(indices) != step):
         return None
@@ -107,29 +107,29 @@ def before(at: Expressions, views: tuple[View, View]) -> View | None:
     if not isinstance(found, Sliced):
         return None
     first = found.start if found.step > 0 else found.start + 1
-    place, shape = first - found.step, at.flow.shape(found.view.name)
+    index, shape = first - found.step, at.flow.shape(found.view.name)
     size = None if shape is None else shape[found.axis]
-    if place < 0 or (isinstance(size, int) and place >= size):
+    if index < 0 or (isinstance(size, int) and index >= size):
         return None
-    roles = tuple(place if axis == found.axis else role for axis, role in enumerate(found.view.roles))
+    roles = tuple(index if axis == found.axis else role for axis, role in enumerate(found.view.roles))
     return replace(found.view, roles=roles)
 
 
 def in_loop(at: Expressions, view: View, size: Size | None, turned: bool = True) -> Sliced | None:
     """Return the source of a view if a loop reads all slices of an axis; else None."""
     best: Sliced | None = None
-    for place in path(at, view):
-        axes = [axis for axis, role in enumerate(place.roles) if isinstance(role, LoopIndex)]
-        if len(axes) != 1 or at.flow.owner(place.name) is at.flow:
+    for earlier in path(at, view):
+        axes = [axis for axis, role in enumerate(earlier.roles) if isinstance(role, LoopIndex)]
+        if len(axes) != 1 or at.flow.owner(earlier.name) is at.flow:
             continue
         (axis,) = axes
-        index = place.roles[axis]
-        assert isinstance(index, LoopIndex)
-        shape = at.flow.shape(place.name)
-        step = None if shape is None else direction(index, shape[axis], size)
+        role = earlier.roles[axis]
+        assert isinstance(role, LoopIndex)
+        shape = at.flow.shape(earlier.name)
+        step = None if shape is None else direction(role, shape[axis], size)
         if step is not None:
-            best = Sliced(place, axis, 0, None, step)
-        if best is not None and not (turned and _is_turned(at, place.name)):
+            best = Sliced(earlier, axis, 0, None, step)
+        if best is not None and not (turned and _is_turned(at, earlier.name)):
             break
     return best
 

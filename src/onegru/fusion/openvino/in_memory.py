@@ -27,7 +27,7 @@ def add_sequences(model: Any) -> None:
     for node in nodes:
         for body, _ in bodies_of(node):
             add_sequences(body)
-    loops = [place for place, node in enumerate(nodes) if _has_cell(node)]
+    loops = [index for index, node in enumerate(nodes) if _has_cell(node)]
     if not loops:
         return
     try:

@@ -1,1 +1,1 @@
-"""What the gates of a layer do, step by step."""
+"""The gate values of a layer at each step."""

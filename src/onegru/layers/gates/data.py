@@ -1,4 +1,4 @@
-"""The gates of one call, as arrays."""
+"""The gate values of one call, as arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of gates: an `.npz` of the arrays, and of a few words about them."""
+"""Read and write gate values as `.npz` files with metadata."""
 
 from __future__ import annotations
 

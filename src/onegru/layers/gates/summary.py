@@ -1,4 +1,4 @@
-"""The gates of a call in a few figures."""
+"""Statistics of the gate values of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gates of a call as a public object: kept, written, drawn."""
+"""The gate values of a call as a public object, which can be saved and drawn."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def convert_layers(
     source: GRU | Stack, target: Path, options: dict[str, int | bool | None]
 ) -> list[Comparison]:
     """Write layers to a temporary file, compare, and replace the target if they agree."""
-    place = Path(os.path.realpath(target))
-    temporary = partial(tempfile.TemporaryDirectory, dir=place.parent, prefix=f".{target.name[:50]}.")
+    resolved = Path(os.path.realpath(target))
+    temporary = partial(tempfile.TemporaryDirectory, dir=resolved.parent, prefix=f".{target.name[:50]}.")
     with naming(target), temporary() as folder:
         written = Path(folder) / target.name
         save_layers(source, written, **options)  # type: ignore[arg-type]
@@ -107,8 +107,8 @@ def _slots(model: Model) -> dict[str, tuple[_Slot, str]]:
         names = {**gru.step.inputs, **gru.step.outputs}
         for port in gru.step.ports:
             if port.role in CANONICAL_AXES and port.name in names:
-                place = index if port.role in ("initial_h", "Y_h") else 0  # others exist only once
-                by_value.setdefault(names[port.name], ((port.role, place), port.axes))
+                layer_index = index if port.role in ("initial_h", "Y_h") else 0  # others exist only once
+                by_value.setdefault(names[port.name], ((port.role, layer_index), port.axes))
     found = {}
     for info in (*model.inputs, *model.outputs):
         if info.value not in by_value:

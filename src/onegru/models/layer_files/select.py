@@ -138,15 +138,15 @@ def _why_no_chain(model: Model) -> str:
     lengths = _lengths(traces[0], T, B)
     if not np.all(lengths == T) and not any(np.array_equal(lengths, array.ravel()) for array in integers):
         return "has its own lengths"
-    place = 0
+    offset = 0
     for trace in traces:
         h = trace.get("initial_h")
         if h is not None and h.any():
-            holders = {name for name, array in given.items() if _same(h, array) or _holds(array, h, place)}
+            holders = {name for name, array in given.items() if _same(h, array) or _holds(array, h, offset)}
             if not holders:
                 return "has its own initial state"
             taken |= holders
-            place += len(h)
+            offset += len(h)
     handed = {
         name
         for name, array in given.items()
@@ -193,9 +193,9 @@ def _same(array: Array, other: Array) -> bool:
     )
 
 
-def _holds(array: Array, h: Array, place: int) -> bool:
-    """Whether `array` [L·D, B, H] contains h [D, B, H] at index `place`."""
-    return array.ndim == 3 and np.array_equal(array[place : place + len(h)], h)
+def _holds(array: Array, h: Array, offset: int) -> bool:
+    """Whether `array` [L·D, B, H] contains h [D, B, H] at index `offset`."""
+    return array.ndim == 3 and np.array_equal(array[offset : offset + len(h)], h)
 
 
 def _without_ones(array: Array) -> Array:

@@ -29,8 +29,8 @@ _TO_BATCH_FIRST = (2, 0, 1, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """Requested changes to the GRU nodes of a model; see `onegru.rewriting.rewrite.rewrite`."""
+class RewriteOptions:
+    """Options for the GRU nodes of a model; see `onegru.rewriting.rewrite.rewrite`."""
 
     opset: int | None = None
     layout: int | None = None
@@ -61,20 +61,20 @@ class Change(NamedTuple):
     """A row of `CHANGES`."""
 
     #: Whether it is requested and has an effect on a node.
-    is_asked: Callable[[Scope, GruNodeConfig, Changes], object]
+    is_requested: Callable[[Scope, GruNodeConfig, RewriteOptions], object]
     #: Adds nodes and a description to the draft; returns the GRU nodes that remain.
-    apply: Callable[[Draft, GruNodeConfig, Changes], list[GruNodeConfig]]
+    apply: Callable[[Draft, GruNodeConfig, RewriteOptions], list[GruNodeConfig]]
     #: Returns the configurations that `apply` would return, without names, to look up their known issues.
     preview: Callable[[GruNodeConfig], list[GruNodeConfig]] = lambda config: [config]
 
 
-def _asks_layout(scope: Scope, config: GruNodeConfig, changes: Changes) -> bool:
-    if changes.layout is None:
-        return config.layout == 1 and scope.opset < 14 and not changes.decompose
-    return changes.layout != config.layout
+def _requests_layout(scope: Scope, config: GruNodeConfig, options: RewriteOptions) -> bool:
+    if options.layout is None:
+        return config.layout == 1 and scope.opset < 14 and not options.decompose
+    return options.layout != config.layout
 
 
-def _to_layout(new: Draft, config: GruNodeConfig, _: Changes) -> list[GruNodeConfig]:
+def _to_layout(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
     """Change the layout to the other one, and add Transposes unless they cancel out."""
     new.done.append(f"layout {config.layout} became {1 - config.layout}")
     inputs = {port: _swapped_input(new, config, port) for port in ("X", "initial_h") if port in config.inputs}
@@ -118,7 +118,7 @@ def _perm(node: NodeProto) -> tuple[int, ...] | None:
     return tuple(next((item.ints for item in node.attribute if item.name == "perm"), ()))
 
 
-def _to_half(new: Draft, config: GruNodeConfig, _: Changes) -> list[GruNodeConfig]:
+def _to_half(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
     """Convert the node to float16, with Casts around it."""
     dtype = require(new.scope, config, "float16")[0]
     new.done.append(f"{dtype} became float16")
@@ -157,9 +157,9 @@ def _as_float16(config: GruNodeConfig, array: Array) -> Array:
     return converted
 
 
-def to_int8(new: Draft, config: GruNodeConfig, changes: Changes) -> list[GruNodeConfig]:
+def to_int8(new: Draft, config: GruNodeConfig, options: RewriteOptions) -> list[GruNodeConfig]:
     """Store W and R as int8 with a scale per row, or per group of weights of a row."""
-    scope, group = new.scope, changes.group_size
+    scope, group = new.scope, options.group_size
     if scope.opset < (least := int8_opset(group)):
         what = f"weights in int8{', in groups' if group else ''}"
         raise SpecError.of(
@@ -178,7 +178,7 @@ def to_int8(new: Draft, config: GruNodeConfig, changes: Changes) -> list[GruNode
     return [config.with_names(inputs)]
 
 
-def _split(new: Draft, config: GruNodeConfig, _: Changes) -> list[GruNodeConfig]:
+def _split(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
     """Split a bidirectional node into a forward and a reverse node."""
     new.done.append("bidirectional became a forward and a reverse node")
     scope = new.scope
@@ -187,9 +187,9 @@ def _split(new: Draft, config: GruNodeConfig, _: Changes) -> list[GruNodeConfig]
     for index, half in enumerate(_halves(config)):
         direction, inputs = half.direction, {}
         for port, name in config.inputs.items():
-            what, place = f"{direction}/{port}", scope.integers(index)
+            what, position = f"{direction}/{port}", scope.integers(index)
             has_part = port in axes
-            inputs[port] = new.folded("Gather", [name, place], what, axis=axes[port]) if has_part else name
+            inputs[port] = new.folded("Gather", [name, position], what, axis=axes[port]) if has_part else name
         outputs = {port: scope.names.fresh(f"{half.base}/{port}") for port in config.outputs}
         halves.append(replace(half, name=scope.names.fresh(half.base), inputs=inputs, outputs=outputs))
     for port, output in config.outputs.items():
@@ -206,9 +206,13 @@ def _halves(config: GruNodeConfig) -> list[GruNodeConfig]:
 
 #: All changes, by name in a plan; `rewrite` applies them in this order.
 CHANGES = {
-    "layout": Change(_asks_layout, _to_layout, _other_layout),
-    "float16": Change(lambda _, node, asked: asked.float16 and node.dtype != "float16", _to_half, _in_half),
-    "decompose": Change(lambda _, node, asked: asked.decompose, decompose, lambda node: []),
-    "split": Change(lambda _, node, asked: asked.split and len(node.activations) == 2, _split, _halves),
-    QUANTIZED: Change(lambda _, node, asked: asked.quantizes(node.origin), to_int8),
+    "layout": Change(_requests_layout, _to_layout, _other_layout),
+    "float16": Change(
+        lambda _, config, options: options.float16 and config.dtype != "float16", _to_half, _in_half
+    ),
+    "decompose": Change(lambda _, config, options: options.decompose, decompose, lambda config: []),
+    "split": Change(
+        lambda _, config, options: options.split and len(config.activations) == 2, _split, _halves
+    ),
+    QUANTIZED: Change(lambda _, config, options: options.quantizes(config.origin), to_int8),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
@@ -34,7 +35,7 @@ from onegru.formats.onnx.values import Names, all_graphs
 from onegru.models.fusing import fusing_hint
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.external_data import embed_external, left_external, one_file
-from onegru.rewriting.nodes.changes import CHANGES, Changes, to_int8
+from onegru.rewriting.nodes.changes import CHANGES, RewriteOptions, to_int8
 from onegru.rewriting.nodes.node_config import node_of, operator_at, read_config
 from onegru.rewriting.nodes.opset import convert_nodes, is_same
 from onegru.rewriting.nodes.plan import plan_node, written_attributes
@@ -43,8 +44,12 @@ from onegru.rewriting.nodes.scope import Draft, Scope, value_types
 _WEIGHTS = ("W", "R", "B", "initial_h")  # inputs that can be constants
 
 
-#: The fields of a `NodeReport`.
-NodeChange = tuple[str, tuple[str, ...], tuple[str, ...]]
+class NodeSummary(NamedTuple):
+    """The fields of a `NodeReport`."""
+
+    name: str
+    done: tuple[str, ...]
+    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class Rewritten:
 
     model: ModelProto  # the model
     opsets: tuple[int, int]  # the opset of the source and of the model
-    nodes: Sequence[NodeChange]  # the changes to each GRU node
+    nodes: Sequence[NodeSummary]  # the results for each GRU node
     dtypes: Collection[str]  # the element types of the GRU nodes, before and after, and QUANTIZED
     others: Sequence[str]  # descriptions of other nodes that the new opset changed
     notes: Sequence[str]  # other changes, as text
@@ -63,19 +68,19 @@ class Rewritten:
         return one_file(source, self.model)
 
 
-def rewrite_model(source: Source, model: ModelProto, size: int, changes: Changes) -> Rewritten:
+def rewrite_model(source: Source, model: ModelProto, size: int, options: RewriteOptions) -> Rewritten:
     """Rewrite the GRU nodes of a model in place."""
-    return _Rewriter(source, model, size, changes).rewrite()
+    return _Rewriter(source, model, size, options).rewrite()
 
 
 class _Rewriter:
     """The rewrite of one model."""
 
-    def __init__(self, source: Source, given: ModelProto, size: int, changes: Changes) -> None:
+    def __init__(self, source: Source, given: ModelProto, size: int, options: RewriteOptions) -> None:
         self.source = source
-        self.changes = changes
+        self.options = options
         self.notes: list[str] = []
-        self.nodes: list[NodeChange] = []
+        self.nodes: list[NodeSummary] = []
         self.dtypes: set[str] = set()
         self.others: list[str] = []
         self.retired: set[str] = set()
@@ -83,17 +88,16 @@ class _Rewriter:
         had = len(given.functions)
         self.model = unfold_functions(source, given)
         sort_nodes(source, self.model.graph)  # rejects graphs with cycles or ambiguous names
-        self.decomposes_augru = changes.decomposes_augru and any(
-            map(is_augru, all_nodes(self.model.graph.node))
-        )
+        has_augru = any(map(is_augru, all_nodes(self.model.graph.node)))
+        self.decomposes_augru = options.decomposes_augru and has_augru
         if is_named and not self.decomposes_augru:
             self.notes.append("AUGRU nodes got the functions that other runtimes need")
         if len(self.model.functions) < had:
             self.notes.append("functions that contain GRU nodes were inlined")
         self.notes += embed_external(source, self.model, size)
         self.old = model_opset(source, self.model)
-        reads_weights = changes.reads_weights or self.decomposes_augru
-        if reads_weights and fold_dequantized(source, self.model, self.old) and changes.quantize is not True:
+        reads_weights = options.reads_weights or self.decomposes_augru
+        if reads_weights and fold_dequantized(source, self.model, self.old) and options.quantize is not True:
             self.notes.append("quantized weights were dequantized")
         if reads_weights:
             held = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
@@ -102,14 +106,14 @@ class _Rewriter:
                 self.notes.append("weights that nodes compute from constants are now constants")
         self.types = value_types(infer_shapes(self.model).graph)
         self.names = Names(self.model)
-        self.new = changes.opset or self._least_opset()
+        self.new = options.opset or self._least_opset()
 
     def rewrite(self) -> Rewritten:
         if not any(is_gru(node) or is_augru(node) for node in all_nodes(self.model.graph.node)):
             raise self.source.error(
                 f"has no GRU node; {fusing_hint(self.source.name) or 'there is nothing to rewrite'}"
             )
-        if self.changes.opset is None and self.changes.layout and "layout" in operator_at(self.new).later:
+        if self.options.opset is None and self.options.layout and "layout" in operator_at(self.new).later:
             needed = operator_at(self.new).later["layout"]
             raise SpecError.of(
                 "layout",
@@ -119,9 +123,9 @@ class _Rewriter:
         if self.new != self.old:
             self._convert_others()
         self._rewrite_graph(self.model.graph, None)
-        if not isinstance(self.changes.quantize, bool):
-            names = [name for name, *_ in self.nodes]
-            for name in sorted(self.changes.quantize - set(names)):
+        if not isinstance(self.options.quantize, bool):
+            names = [summary.name for summary in self.nodes]
+            for name in sorted(self.options.quantize - set(names)):
                 listed = ", ".join(map(repr, names))
                 raise SpecError.of("quantize", f"no GRU node is called {name!r}; must be one of {listed}")
         self._drop_retired()
@@ -135,14 +139,14 @@ class _Rewriter:
     def _least_opset(self) -> int:
         """Return the model's opset, or the oldest opset that the target runtime supports."""
         least = self.old
-        if self.changes.runtime == "onnxruntime":
+        if self.options.runtime == "onnxruntime":
             least = max(least, OLDEST_OPSET)
-        if self.changes.decompose or self.decomposes_augru:
+        if self.options.decompose or self.decomposes_augru:
             least = max(least, DECOMPOSED_OPSET)
-        if self.changes.runtime is not None and least < DECOMPOSED_OPSET:
+        if self.options.runtime is not None and least < DECOMPOSED_OPSET:
             scope = self._scope(self.model.graph, None, least)
             plans = [
-                plan_node(scope, read_config(scope, node, self.old), self.changes, self.old)[0]
+                plan_node(scope, read_config(scope, node, self.old), self.options, self.old)[0]
                 for node in all_nodes(self.model.graph.node)
                 if is_gru(node)
             ]
@@ -203,7 +207,7 @@ class _Rewriter:
                 core = self._rewrite_node(new, node)
                 nodes += [*new.nodes, *core, *new.after]
                 dropped |= new.dropped
-            elif is_augru(node) and self.changes.quantizes(node):
+            elif is_augru(node) and self.options.quantizes(node):
                 nodes += self._quantized(scope, node)
             else:
                 nodes.append(node)
@@ -216,24 +220,24 @@ class _Rewriter:
         """Add the nodes around a GRU node to `new`; return the GRU nodes."""
         scope = new.scope
         config = read_config(scope, node, self.old)
-        plan, reasons = plan_node(scope, config, self.changes, self.old)
+        plan, reasons = plan_node(scope, config, self.options, self.old)
         name = node.name or config.base
         self.dtypes |= {dtype for dtype in (config.dtype, *plan & {"float16", QUANTIZED}) if dtype}
         if not plan:
-            self.nodes.append((name, (), reasons))
+            self.nodes.append(NodeSummary(name, (), reasons))
             return [node]
         scope.retired.update(config.inputs[port] for port in _WEIGHTS if port in config.inputs)
         if {"decompose", QUANTIZED} <= plan:
             raise SpecError.of(
                 "quantize",
-                f"{config.label} must be decomposed for {self.changes.runtime}, so no GRU node remains to "
+                f"{config.label} must be decomposed for {self.options.runtime}, so no GRU node remains to "
                 "quantize",
             )
         configs = [config]
         for change in (change for key, change in CHANGES.items() if key in plan):
-            configs = [part for item in configs for part in change.apply(new, item, self.changes)]
+            configs = [part for item in configs for part in change.apply(new, item, self.options)]
         written = written_attributes(configs[0], self.new) if len(configs) == 1 else []
-        self.nodes.append((name, (*dict.fromkeys(new.done), *written), reasons))
+        self.nodes.append(NodeSummary(name, (*dict.fromkeys(new.done), *written), reasons))
         return [node_of(scope, item) for item in configs]
 
     def _quantized(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
@@ -241,11 +245,11 @@ class _Rewriter:
         config = read_config(scope, node, self.old)
         new = Draft(scope, config.base)
         scope.retired.update(config.inputs[port] for port in ("W", "R"))
-        (config,) = to_int8(new, config, self.changes)
+        (config,) = to_int8(new, config, self.options)
         made = deepcopy(node)
         made.input[1], made.input[2] = config.inputs["W"], config.inputs["R"]
         self.dtypes |= {"float32", QUANTIZED}
-        self.nodes.append((node.name or config.base, tuple(new.done), ()))
+        self.nodes.append(NodeSummary(node.name or config.base, tuple(new.done), ()))
         return [*new.nodes, made]
 
     # Unused nodes and constants

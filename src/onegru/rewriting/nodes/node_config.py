@@ -70,7 +70,7 @@ def read_config(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
     """Read a GRU node of this opset, or an AUGRU node."""
     operator = AUGRU if is_augru(node) else operator_at(opset)
     label = describe(node)
-    place = f"{scope.source.name}: {label}: "
+    location = f"{scope.source.name}: {label}: "
     attributes = node_attributes(scope.source, node, operator)
     inputs = {port.name: name for port, name in zip(operator.inputs, node.input, strict=False) if name}
     outputs = {port.name: name for port, name in zip(operator.outputs, node.output, strict=False) if name}
@@ -78,24 +78,24 @@ def read_config(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
     required = {port.name for port in operator.inputs if port.required}
     if too_many or not required <= set(inputs) or not outputs:
         raise SpecError(
-            f"{place}inputs or outputs missing, or too many; must match the specification of {operator}"
+            f"{location}inputs or outputs missing, or too many; must match the specification of {operator}"
         )
     weights = [name for name in ("W", "R", "B") if name in inputs]
     constants: dict[str, Array | None] = {name: scope.constant(inputs[name]) for name in weights}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
-        check_attributes(operator, attributes, place)
+        check_attributes(operator, attributes, location)
         if unknown := attributes.keys() - _ATTRIBUTES:  # an attribute that this module would lose
-            raise SpecError(f"{place}has attribute {min(unknown)}, which onegru cannot rewrite")
+            raise SpecError(f"{location}has attribute {min(unknown)}, which onegru cannot rewrite")
         values = read_attributes(operator, attributes)
         if all(array is not None for array in constants.values()):
-            with prefixed_errors(place):
+            with prefixed_errors(location):
                 lower(operator, attributes, constants["W"], constants["R"], constants.get("B"))
         direction = str(values["direction"])
         D = len(reversed_directions(direction))
         activations = read_activations(operator, values, D)
     hidden_size = values["hidden_size"] or (scope.shape(inputs["R"]) or (None,))[-1]
-    _check_constants(constants, D, hidden_size, place)
+    _check_constants(constants, D, hidden_size, location)
     dtypes = (scope.dtype(inputs[name]) for name in ("W", "R", "X"))
     return GruNodeConfig(
         origin=node,
@@ -117,7 +117,7 @@ def read_config(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
 
 
 def _check_constants(
-    constants: Mapping[str, Array | None], num_directions: int, hidden_size: int | None, place: str
+    constants: Mapping[str, Array | None], num_directions: int, hidden_size: int | None, location: str
 ) -> None:
     """Check the constant weights, because `lower` only checks them if all weights are constant."""
     gates = 3 * hidden_size if hidden_size else None
@@ -133,11 +133,11 @@ def _check_constants(
         )
         if not fits:
             must = shape_words(wanted[name])
-            raise SpecError(f"{place}{name}: shape {list(array.shape)}; must be {must}")
+            raise SpecError(f"{location}{name}: shape {list(array.shape)}; must be {must}")
         if array.dtype.name not in ELEMENT_TYPES:
-            raise SpecError(f"{place}{name}: type {array.dtype.name}; must be {', '.join(ELEMENT_TYPES)}")
+            raise SpecError(f"{location}{name}: type {array.dtype.name}; must be {', '.join(ELEMENT_TYPES)}")
     if len({array.dtype for array in given.values()}) > 1:
-        raise SpecError(f"{place}W, R and B have several types; must have one type")
+        raise SpecError(f"{location}W, R and B have several types; must have one type")
 
 
 def attributes_of(config: GruNodeConfig, opset: int) -> dict[str, object]:

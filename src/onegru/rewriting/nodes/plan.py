@@ -10,34 +10,34 @@ import onnx
 from onegru.core.activations import DEFAULT_ACTIVATIONS
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.validate import is_gru
-from onegru.rewriting.nodes.changes import CHANGES, Changes
+from onegru.rewriting.nodes.changes import CHANGES, RewriteOptions
 from onegru.rewriting.nodes.node_config import GruNodeConfig, attributes_of, facts_of, operator_at
 from onegru.rewriting.nodes.scope import Scope
 from onegru.runtimes.known_issues import verdicts
 
 #: Names of rows of `CHANGES`, or "fill", which writes explicit defaults where runtimes differ.
-NodeChanges = frozenset[str]
+ChangeNames = frozenset[str]
 
 
 def plan_node(
-    scope: Scope, config: GruNodeConfig, changes: Changes, source_opset: int
-) -> tuple[NodeChanges, tuple[str, ...]]:
+    scope: Scope, config: GruNodeConfig, options: RewriteOptions, old_opset: int
+) -> tuple[ChangeNames, tuple[str, ...]]:
     """Return the changes that a node needs, and the target runtime's known issues with the source."""
     is_augru = config.attention is not None
-    wanted = NodeChanges({"decompose"}) if is_augru else _asked(scope, config, changes, source_opset)
-    if changes.runtime is None:
+    wanted = ChangeNames({"decompose"}) if is_augru else _requested(scope, config, options, old_opset)
+    if options.runtime is None:
         return wanted, ()
-    facts = replace(facts_of(scope, config, config.stated), version=operator_at(source_opset).version)
-    reasons = tuple(item.reason for item in verdicts(facts) if item.runtime == changes.runtime)
-    if changes.runtime == "openvino" and not is_augru:
+    facts = replace(facts_of(scope, config, config.stated), version=operator_at(old_opset).version)
+    reasons = tuple(item.reason for item in verdicts(facts) if item.runtime == options.runtime)
+    if options.runtime == "openvino" and not is_augru:
         reasons += _openvino_issues(scope, config)
     if not reasons and not wanted:
         return wanted, ()
-    if config.dtype == "float64" and changes.runtime == "openvino" and "float16" not in wanted:
+    if config.dtype == "float64" and options.runtime == "openvino" and "float16" not in wanted:
         reason = "computes float64 in float32 for all operators"
         raise scope.source.error(f"{config.label}: openvino {reason}; cannot be worked around")
-    for more in () if is_augru else _ways(config, changes):
-        if not _has_issues(scope, config, wanted | more, changes):
+    for more in () if is_augru else _workarounds(config, options):
+        if not _has_issues(scope, config, wanted | more, options):
             return wanted | more, reasons
     return wanted | {"fill", "decompose"}, reasons
 
@@ -54,38 +54,34 @@ def _openvino_issues(scope: Scope, config: GruNodeConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _asked(scope: Scope, config: GruNodeConfig, changes: Changes, source_opset: int) -> NodeChanges:
+def _requested(scope: Scope, config: GruNodeConfig, options: RewriteOptions, old_opset: int) -> ChangeNames:
     """Return the requested changes that have an effect on this node."""
-    found = {name for name, change in CHANGES.items() if change.is_asked(scope, config, changes)}
-    if (
-        found
-        or changes.runtime is None
-        or operator_at(source_opset).version != operator_at(scope.opset).version
-    ):
+    found = {name for name, change in CHANGES.items() if change.is_requested(scope, config, options)}
+    if found or options.runtime is None or operator_at(old_opset).version != operator_at(scope.opset).version:
         found.add("fill")
     return frozenset(found)
 
 
-def _ways(config: GruNodeConfig, changes: Changes) -> Iterator[NodeChanges]:
+def _workarounds(config: GruNodeConfig, options: RewriteOptions) -> Iterator[ChangeNames]:
     """Yield changes that may give correct results without other operators, the smallest first."""
-    may_change_layout = config.layout and changes.layout is None
+    may_change_layout = config.layout and options.layout is None
     layouts = ((), ("layout",)) if may_change_layout else ((),)
-    may_split = config.direction == "bidirectional" and changes.runtime != "openvino"
+    may_split = config.direction == "bidirectional" and options.runtime != "openvino"
     for split in ((), ("split",)) if may_split else ((),):
-        yield from (NodeChanges(("fill", *split, *layout)) for layout in layouts)
+        yield from (ChangeNames(("fill", *split, *layout)) for layout in layouts)
 
 
-def _has_issues(scope: Scope, config: GruNodeConfig, plan: NodeChanges, changes: Changes) -> bool:
+def _has_issues(scope: Scope, config: GruNodeConfig, plan: ChangeNames, options: RewriteOptions) -> bool:
     """Whether the target runtime is known to fail on a node after these changes."""
     if "decompose" in plan:
         return False
-    if changes.runtime == "openvino" and ("split" in plan or _openvino_issues(scope, config)):
+    if options.runtime == "openvino" and ("split" in plan or _openvino_issues(scope, config)):
         return True  # the two halves would share X
     configs = [config]
     for change in (change for name, change in CHANGES.items() if name in plan):
         configs = [part for item in configs for part in change.preview(item)]
     facts = [facts_of(scope, item, attributes_of(item, scope.opset)) for item in configs]
-    return any(item.runtime == changes.runtime for fact in facts for item in verdicts(fact))
+    return any(item.runtime == options.runtime for fact in facts for item in verdicts(fact))
 
 
 def check_opset(opset: int) -> None:

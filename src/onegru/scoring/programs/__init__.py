@@ -1,1 +1,1 @@
-"""What computes the outputs of a batch: layers, or a whole model."""
+"""Programs that compute the outputs of a batch: layers, or a whole model."""

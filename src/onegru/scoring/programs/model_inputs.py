@@ -1,4 +1,4 @@
-"""The inputs of a model for each row, and their axes."""
+"""Convert rows to inputs of a model, and find the axes of rows and steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.wording import shape_words
 from onegru.formats.graph import TensorInfo, by_name, initial_states
+from onegru.models.input_sizes import input_letters
 from onegru.models.model import Model
-from onegru.models.random_inputs import input_letters
 from onegru.scoring.columns import Field
 from onegru.scoring.programs.program import check_names
 
@@ -82,21 +82,21 @@ class ModelInputs:
                 shape = [size if isinstance(size, int) else 1 for size in sizes]
                 self._zeros[info.name] = np.zeros(shape, numpy_dtype(info.dtype))
                 continue
-            place = _place(model, info, told.get(info.name), known, alone)
-            self._axes[info.name] = place
-            column, is_sequence = own.get(info.name, info.name), place.time is not None
-            fields.append(Field(info.name, column, info.dtype, _rest(model, info, place), is_sequence))
+            found = _axes_of(model, info, told.get(info.name), known, alone)
+            self._axes[info.name] = found
+            column, is_sequence = own.get(info.name, info.name), found.time is not None
+            fields.append(Field(info.name, column, info.dtype, _rest(model, info, found), is_sequence))
         self.fields = tuple(fields)
 
     def fed(self, arrays: Mapping[str, Array], lengths: Array) -> dict[str, Array]:
         """The inputs, in the model's own shapes."""
         fed = dict(self._zeros)
         for field in self.fields:
-            place, array = self._axes[field.name], arrays[field.name]
+            axes, array = self._axes[field.name], arrays[field.name]
             array = array.reshape(*array.shape[:-1], *field.shape)
-            if place.batch is None:
+            if axes.batch is None:
                 array = array[:, 0] if field.is_sequence else array[0]
-            fed[field.name] = np.asarray(np.moveaxis(array, range(len(place.front)), place.front), order="C")
+            fed[field.name] = np.asarray(np.moveaxis(array, range(len(axes.front)), axes.front), order="C")
         if self.lengths is not None:
             fed[self.lengths.name] = lengths.astype(self.lengths.dtype)
         return fed
@@ -117,7 +117,7 @@ def _dimensions(
 ) -> dict[object, str]:
     """Which dimensions are rows ("batch") or steps ("time"): by their names, and by input and axis."""
     words = {"T": "time", "B": "batch"}
-    known: dict[object, str] = {place: words[letter] for place, letter in input_letters(model).items()}
+    known: dict[object, str] = {key: words[letter] for key, letter in input_letters(model).items()}
     for info in model.inputs:
         for axis, size in enumerate(info.shape or ()):
             order = told.get(info.name, ())
@@ -129,7 +129,7 @@ def _dimensions(
     return known
 
 
-def _place(
+def _axes_of(
     model: Model, info: TensorInfo, told: Sequence[str] | None, known: Mapping[object, str], alone: bool
 ) -> Axes:
     """Which axes of an input are its rows and its steps."""
@@ -178,18 +178,18 @@ def _place(
 
 def _checked(where: str, info: TensorInfo, found: Mapping[str, int]) -> Axes:
     """The axes."""
-    place = Axes(found.get("batch"), found.get("time"))
+    axes = Axes(found.get("batch"), found.get("time"))
     shape = info.shape or ()
-    rows = shape[place.batch] if shape and place.batch is not None else 1
+    rows = shape[axes.batch] if shape and axes.batch is not None else 1
     if isinstance(rows, int) and rows != 1:
         raise SpecError(f"{where}: {shape_words(shape)}, of {rows} rows; must be open, or 1")
-    return place
+    return axes
 
 
-def _rest(model: Model, info: TensorInfo, place: Axes) -> tuple[int, ...]:
+def _rest(model: Model, info: TensorInfo, axes: Axes) -> tuple[int, ...]:
     """The sizes of the other axes, which must be known."""
     shape = info.shape or ()
-    rest = tuple(size for axis, size in enumerate(shape) if axis not in place)
+    rest = tuple(size for axis, size in enumerate(shape) if axis not in axes)
     if info.shape is None or not all(isinstance(size, int) and size > 0 for size in rest):
         words = "?" if info.shape is None else shape_words(info.shape)
         raise SpecError(

@@ -1,4 +1,4 @@
-"""A whole model over batches of rows; the axes of its outputs are found by trying it."""
+"""Run a whole model over batches of rows; a trial run finds the axes of its outputs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ModelProgram:
         self.fields = self._inputs.fields
         if not any(field.is_sequence for field in self.fields):
             raise SpecError(f"{model.path}: no input has an open number of steps; at least one must")
-        self._places: dict[str, Axes] = {}
+        self._axes: dict[str, Axes] = {}
         self.results = self._find_results(outputs)
         self.equal_lengths = not pad
         if pad:
@@ -67,7 +67,7 @@ class ModelProgram:
 
     def _checked(self, result: Field, array: Array, lengths: Array) -> Array:
         """An output, [T, B, width] or [B, width]."""
-        front = self._places[result.name].front
+        front = self._axes[result.name].front
         sizes = [int(lengths.max()), len(lengths)][-len(front) :]
         fits = array.ndim > max(front) and [array.shape[axis] for axis in front] == sizes
         if not fits or array.size != math.prod([*sizes, result.width]):
@@ -121,11 +121,11 @@ class ModelProgram:
                     continue
                 what = f"{first.dtype.name} {shape_words(first.shape)} for 2 rows of 3 steps"
                 raise SpecError(f"output {name!r}: {what}; must be numbers with one axis of rows")
-            place = Axes(sizes.index(_ROWS), sizes.index(_STEPS) if counts[1] else None)
-            self._places[known[name].name] = place
-            shape = tuple(a for axis, (a, _) in enumerate(sizes) if axis not in place and a != 1)
+            axes = Axes(sizes.index(_ROWS), sizes.index(_STEPS) if counts[1] else None)
+            self._axes[known[name].name] = axes
+            shape = tuple(a for axis, (a, _) in enumerate(sizes) if axis not in axes and a != 1)
             dtype = first.dtype.name
-            results.append(Field(known[name].name, column, dtype, shape, place.time is not None))
+            results.append(Field(known[name].name, column, dtype, shape, axes.time is not None))
         if not results:
             raise SpecError(f"{self._model.path}: no output has an axis of rows; at least one must")
         return tuple(results)

@@ -45,7 +45,7 @@ def number_on(edit: Edit, op: Op, step: int) -> State:
     numbers = edit.add("Cast", [own], f"{label}/integers", before=op, dtype="int64")
     numbers = edit.add("Add", [numbers, before], f"{label}/numbers", before=op)
     numbers = edit.add("Cast", [numbers], f"{label}/cast", before=op, dtype=dtype)
-    edit.become(op, "Reshape", [numbers, edit.ints(-1)])  # as it is: what takes the place has no attributes
+    edit.become(op, "Reshape", [numbers, edit.ints(-1)])  # as it is: the new operator has no attributes
     return state
 
 
@@ -85,7 +85,7 @@ def new_state(
     label = label_of(op)
     taken, given = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
     declared, later = (
-        [f"{name}_frames" if place == opened else size for place, size in enumerate(shape)]
+        [f"{name}_frames" if index == opened else size for index, size in enumerate(shape)]
         for name in (taken, given)
     )
     edit.input(taken, dtype, declared)

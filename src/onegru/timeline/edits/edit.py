@@ -60,17 +60,17 @@ class StreamingRewriter:
         opened = SizesRewriter(self.analysis, plan, edit, self.sizes)
         for op in plan.full_length:
             edit.take(op, recurrent(op).lengths, "")
-        for op, place in plan.zero_states:
-            edit.take(op, place, "")
-        for op, place in plan.whole:
-            opened.take_all(op, place)
+        for op, port in plan.zero_states:
+            edit.take(op, port, "")
+        for op, axis in plan.whole:
+            opened.take_all(op, axis)
         for op in plan.latest:
             opened.take_latest(op)
-        for op, place in plan.reshaped:
+        for op, axis in plan.reshaped:
             if self.flow.holds(op.inputs[1]):
-                opened.open_reshape(op, place)
+                opened.open_reshape(op, axis)
             else:
-                opened.keep_place(op, place)
+                opened.keep_axis(op, axis)
         early: list[Cache] = []  # what the first steps of a run are taken from
         for first in plan.firsts:
             early += [cache for cache in plan.caches if cache.op is first.op][: first.after]
@@ -87,8 +87,8 @@ class StreamingRewriter:
         self.states += [number_on(edit, op, step) for op, step in plan.numbered]
         for op, index, axis in plan.resized:
             opened.open_size(op, index, axis)
-        for op, place, axis in plan.repeated:
-            opened.take_one(op, place, axis)
+        for op, port, axis in plan.repeated:
+            opened.take_one(op, port, axis)
         for name, steps in plan.held.items():
             self._hold(name, steps)
         for op in plan.recurrent:
@@ -141,8 +141,8 @@ class StreamingRewriter:
                 if len(op.inputs) > 3:
                     self.edit.take(op, 3, "")  # all axes
             else:
-                for place, name in enumerate(("starts", "ends", "axes")):
-                    self.edit.set_ints(op, name, others[place::3])
+                for index, name in enumerate(("starts", "ends", "axes")):
+                    self.edit.set_ints(op, name, others[index::3])
                 if len(op.inputs) > 4:
                     self.edit.take(op, 4, "")
             return
@@ -175,12 +175,12 @@ class StreamingRewriter:
 
     def _add_cache(self, cache: Cache) -> None:
         """Put the last steps of a value in front of those of a chunk."""
-        op, place, axis, first, steps, waits, fill, is_paced = cache
+        op, port, axis, first, steps, waits, fill, is_paced = cache
         edit = self.edit
-        value, now = op.inputs[place], edit.input_of(op, place)
+        value, now = op.inputs[port], edit.input_of(op, port)
         key = (now, first, steps, waits, fill, is_paced)
         if key in self.joined:
-            edit.take(op, place, self.joined[key])
+            edit.take(op, port, self.joined[key])
             return
         label = label_of(op)
         shape = self.sizes.first_shape(op, value, axis, first)
@@ -198,7 +198,7 @@ class StreamingRewriter:
         if waits:
             new = edit.slice(joined, axis, 0, -steps, f"{label}/waited", before=op)
         self.joined[key] = new
-        edit.take(op, place, new)
+        edit.take(op, port, new)
         start = np.full([1] * len(shape), fill) if fill else None
         self.states.append(replace(state, steps=first if is_paced else steps, start=start))
 
@@ -264,7 +264,7 @@ class StreamingRewriter:
         given = edit.fresh(f"{plain(label_of(op))}_state_out" if len(parts) == 1 else f"{name}_out")
         ends = [
             edit.output_of(one, last) or edit.give(one, last, edit.fresh(f"{given}/part"))
-            for _, one, last in (parts[place] for place in order)
+            for _, one, last in (parts[index] for index in order)
         ]
         if has_shape:
             edit.add("Concat", ends, f"{given}/joined", output=given, axis=axis)
@@ -311,11 +311,11 @@ def _joins(
     arrays = [array for array in values if array is not None and array.size and array.dtype == whole.dtype]
     if len(arrays) < len(values):
         return []
-    order = sorted(range(len(arrays)), key=lambda place: float(arrays[place].flat[0]))
+    order = sorted(range(len(arrays)), key=lambda index: float(arrays[index].flat[0]))
     found = []
     for axis in range(arrays[0].ndim):
         try:
-            joined = np.concatenate([arrays[place] for place in order], axis)
+            joined = np.concatenate([arrays[index] for index in order], axis)
         except ValueError:  # of other shapes
             continue
         if np.array_equal(joined.ravel(), whole):

@@ -1,4 +1,4 @@
-"""An IR of whole sequences, read, planned and changed to run in chunks of time."""
+"""Change a whole-sequence IR so that it runs in chunks."""
 
 from __future__ import annotations
 

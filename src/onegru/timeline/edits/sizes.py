@@ -16,7 +16,7 @@ from onegru.timeline.size_names import SizeNames, label_of, unknown
 
 
 class SizesRewriter:
-    """Stages the changes of a plan that are about sizes and places."""
+    """Stages the changes of a plan that are about sizes and step indices."""
 
     def __init__(self, analysis: TimeAnalysis, plan: StreamingPlan, edit: Edit, sizes: SizeNames) -> None:
         self.analysis = analysis
@@ -25,11 +25,11 @@ class SizesRewriter:
         self.edit = edit
         self.sizes = sizes
 
-    def take_all(self, op: Op, place: int) -> None:
+    def take_all(self, op: Op, time_axis: int) -> None:
         """Let a Gather of all steps pass them on, with the other axes of its indices."""
         value, taken = self.edit.input_of(op, 0), self.analysis.call(op).axis(0)
         rank = len(self.analysis.shape(op.inputs[1]) or ())
-        if others := [taken + axis for axis in range(rank) if axis != place]:
+        if others := [taken + axis for axis in range(rank) if axis != time_axis]:
             axes = self.edit.ints(*others)
             value = self.edit.add("Unsqueeze", [value, axes], f"{label_of(op)}/axes", before=op)
         self.edit.become(op, "Identity", [value])
@@ -40,32 +40,32 @@ class SizesRewriter:
         assert index is not None
         self.edit.take(op, 1, self.edit.constant("onegru/latest", np.full_like(index, -1)))
 
-    def keep_place(self, op: Op, place: int) -> None:
+    def keep_axis(self, op: Op, axis: int) -> None:
         """Let a Reshape with computed sizes take the steps of what it reshapes."""
         sizes: list[int | str] = []
         before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
         shape = self.flow.shape(op.outputs[0]) or ()
         if len(shape) != len(after):
             raise unknown(op, "its sizes have a number of steps that is not that of what it takes")
-        for axis, size in enumerate(shape):
-            if axis == place:
-                sizes.append(0 if axis < len(before) and before[axis] == after[axis] else -1)
-            elif axis < len(before) and before[axis] == after[axis]:
+        for index, size in enumerate(shape):
+            if index == axis:
+                sizes.append(0 if index < len(before) and before[index] == after[index] else -1)
+            elif index < len(before) and before[index] == after[index]:
                 sizes.append(0)
             else:
-                sizes.append(size if isinstance(size, int) else self._computed_size(op, axis))
+                sizes.append(size if isinstance(size, int) else self._computed_size(op, index))
         self._reshape_to(op, sizes)
 
-    def open_reshape(self, op: Op, place: int) -> None:
+    def open_reshape(self, op: Op, axis: int) -> None:
         """Let a Reshape compute the number of steps."""
         array = self.flow.constant(op.inputs[1])
         assert array is not None
         sizes: list[int | str] = [int(size) for size in array.ravel()]
         before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
-        if place < len(before) and before[place] == after[place]:
-            sizes[place] = 0  # as many as the input has there
+        if axis < len(before) and before[axis] == after[axis]:
+            sizes[axis] = 0  # as many as the input has there
         elif -1 not in sizes:
-            sizes[place] = -1
+            sizes[axis] = -1
         else:
             other, known = sizes.index(-1), self.flow.shape(op.outputs[0]) or ()
             if other < len(before) and before[other] == after[other]:
@@ -74,22 +74,22 @@ class SizesRewriter:
                 sizes[other] = size
             else:
                 sizes[other] = self._computed_size(op, other)
-            sizes[place] = -1
+            sizes[axis] = -1
         self._reshape_to(op, sizes)
 
     def _computed_size(self, op: Op, axis: int) -> str:
         """Add what computes a size of what a Reshape gives, which is open, from the sizes of inputs."""
         factors = self.sizes.sources(op.outputs[0], axis)
-        if factors is None or any(self.plan.inputs.get(name) == place for name, place in factors[1]):
+        if factors is None or any(self.plan.inputs.get(name) == other for name, other in factors[1]):
             why = "its sizes have the number of steps written down, next to an open size that no input has"
             raise unknown(op, why)
-        number, places = factors
+        number, input_axes = factors
         edit, label = self.edit, label_of(op)
         found = [] if number == 1 else [edit.ints(number)]
-        for name, place in places:
+        for name, other in input_axes:
             shape = edit.add("Shape", [name], f"{label}/shape", before=op)
             edit.flow.set_dtype(shape, "int64")
-            found.append(edit.add("Gather", [shape, edit.ints(place)], f"{label}/size", before=op, axis=0))
+            found.append(edit.add("Gather", [shape, edit.ints(other)], f"{label}/size", before=op, axis=0))
         while len(found) > 1:
             found[-2:] = [edit.add("Mul", found[-2:], f"{label}/size", before=op)]
         return found[0]
@@ -107,8 +107,8 @@ class SizesRewriter:
 
     def open_size(self, op: Op, index: int, axis: int) -> None:
         """Let a Resize or an Expand keep the steps of what it takes, however many there are."""
-        edit, label, place = self.edit, label_of(op), 1 if op.kind == "Expand" else 3
-        sizes = edit.input_of(op, place)
+        edit, label, port = self.edit, label_of(op), 1 if op.kind == "Expand" else 3
+        sizes = edit.input_of(op, port)
         if op.kind == "Expand":  # where 1 keeps a size
             own = edit.ints(1)
         else:
@@ -118,12 +118,12 @@ class SizesRewriter:
             edit.slice(sizes, 0, *bounds, f"{label}/sizes", before=op)
             for bounds in ((0, index), (index + 1, END))
         )
-        edit.take(op, place, edit.add("Concat", [first, own, last], f"{label}/sizes", before=op, axis=0))
+        edit.take(op, port, edit.add("Concat", [first, own, last], f"{label}/sizes", before=op, axis=0))
 
-    def take_one(self, op: Op, place: int, axis: int) -> None:
+    def take_one(self, op: Op, index: int, axis: int) -> None:
         """Let an operator take one of the steps of an input that are all the same."""
-        value = self.edit.input_of(op, place)
-        self.edit.take(op, place, self.edit.slice(value, axis, 0, 1, f"{value}/one", before=op))
+        value = self.edit.input_of(op, index)
+        self.edit.take(op, index, self.edit.slice(value, axis, 0, 1, f"{value}/one", before=op))
 
 
 def with_equal_sizes(sizes: SizeNames, edit: Edit, states: Sequence[State]) -> list[State]:
@@ -138,5 +138,5 @@ def with_equal_sizes(sizes: SizeNames, edit: Edit, states: Sequence[State]) -> l
                 edit.sizes[name, axis] = sizes.shared(str(size))
     for declared in (edit.inputs, edit.outputs):
         declared |= {name: replace(item, shape=one(item.shape)) for name, item in declared.items()}
-    edit.sizes |= {place: one((size,))[0] for place, size in edit.sizes.items()}
+    edit.sizes |= {key: one((size,))[0] for key, size in edit.sizes.items()}
     return [replace(state, first_shape=one(state.first_shape)) for state in states]

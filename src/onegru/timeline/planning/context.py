@@ -33,7 +33,7 @@ class PlanContext:
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.newest: set[str] = set()  # streamed values without an axis for steps
         self.made: set[str] = set()  # values for each step that are computed only from constants
-        self.places: set[str] = set()  # of these, those that tell a step from others by its number
+        self.indices: set[str] = set()  # of these, values that contain step indices
         self.firsts: dict[str, int] = {}  # values that are the first steps of a run, and how many
         self.counting: set[str] = set()  # values that depend on how many steps a run has
         # By id, the recurrences whose states are already inputs and outputs.
@@ -76,7 +76,7 @@ class PlanContext:
     def timed(self, name: str) -> list[int]:
         """The axes of a value that are time, even if that has a single step."""
         return [
-            place for place, axis in enumerate(self.analysis.known.get(name) or ()) if self.goes_along(axis)
+            index for index, axis in enumerate(self.analysis.known.get(name) or ()) if self.goes_along(axis)
         ]
 
     def is_alone(self, name: str, axis: int) -> bool:

@@ -1,4 +1,4 @@
-"""Padding along time, and windows that read across its ends."""
+"""Plan padding along the time axis, and windows that extend beyond its ends."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PaddingPlanner(PlannerPart):
             return False
         return self._begin_with(op, 0, move, extent, fill)
 
-    def _begin_with(self, op: Op, place: int, move: Move, extent: TimeExtent, fill: float | None) -> bool:
+    def _begin_with(self, op: Op, index: int, move: Move, extent: TimeExtent, fill: float | None) -> bool:
         """Let the first chunk of an input begin with steps of a number; None for copies of its first step."""
         # So steps that come later than in a whole run come at once again, as in differences.
         steps, is_late = move.pad_begin, extent.delay > 0
@@ -72,7 +72,7 @@ class PaddingPlanner(PlannerPart):
             changes.firsts.append(FirstSteps(op, move.axis, 1, steps, len(changes.caches)))
             first = 0
         if first or held:
-            cache = Cache(op, place, move.axis, first, held, held > 0, fill or 0.0, is_prompt and steps > 1)
+            cache = Cache(op, index, move.axis, first, held, held > 0, fill or 0.0, is_prompt and steps > 1)
             changes.caches.append(cache)
         changes.unpadded.append((op, move.axis))
         return True

@@ -1,10 +1,10 @@
-"""The plan for streaming a model: the states that it needs, and their positions.
+"""The plan for streaming a model: its states, and the step numbers of its values.
 
-After N steps of input, a value of the streaming model has N - delay steps; the others are still to come. The
-delay is negative where the first chunk begins with steps that an operator has put in front. A
-whole run has `left_pad` more in front of them, zeros that an operator puts there: the streaming model has
-them only in the cache of the convolution that reads them first. And it has `right_pad` more behind them,
-where a convolution reads zeros behind the last step of its input, or less, if it cuts some off.
+After N steps of input, a value of the streaming model has N - delay steps; the others follow later. The delay
+is negative if an operator adds steps before the first step. A whole run has `left_pad` more leading steps,
+which are zeros that an operator adds. The streaming model stores them only in the cache of the convolution
+that reads them first. A whole run also has `right_pad` more trailing steps: a convolution reads zeros after
+the last step of its input. The number is negative if the convolution removes steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Cache(NamedTuple):
     """The last steps of a value, in front of those of a chunk."""
 
     op: Op  # what takes them; the padding along time of a pooling or a convolution goes
-    place: int  # the input of the operator
+    port: int  # the input of the operator
     axis: int  # the axis of the input that is time
     first: int  # how many there are before the first chunk
     steps: int  # how many there are later
@@ -67,9 +67,9 @@ class StreamingPlan:
     dropped: dict[tuple[int, int], int] = field(default_factory=dict)
     # Gathers of all steps, each by its number, with the axis of the indices that numbers them
     whole: list[tuple[Op, int]] = field(default_factory=list)
-    # Gathers of the last step by its place, which is known where the number of steps is fixed
+    # Gathers of the last step by its index, which is known where the number of steps is fixed
     latest: list[Op] = field(default_factory=list)
-    # Reshapes whose sizes have a fixed number of steps, at these places
+    # Reshapes whose sizes have a fixed number of steps, at these axes
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
     # sums and products from the first step on, which need that of the steps before, and the axis
     accumulated: list[tuple[Op, int]] = field(default_factory=list)

@@ -93,8 +93,8 @@ class Planner(PlannerPart):
                 plan.refusals += [finding_of(op, *hazard[:2]) for hazard in hazards[:1]]
                 lasting = [hazard for hazard in hazards if not hazard[2]]
                 plan.lasting += [finding_of(op, *hazard[:2]) for hazard in lasting[:1]]
-        for op, place, axis, *_ in plan.caches:
-            if not context.is_alone(op.inputs[place], axis):
+        for op, index, axis, *_ in plan.caches:
+            if not context.is_alone(op.inputs[index], axis):
                 plan.refusals.append(finding_of(op, "unknown", NOT_ALONE))
         plan.refusals, plan.lasting = (list(dict.fromkeys(found)) for found in (plan.refusals, plan.lasting))
         for name in self.flow.outputs:
@@ -180,9 +180,9 @@ class Planner(PlannerPart):
             self.context.changes.whole.append((op, axes[1]))
             self.context.extents[op.outputs[0]] = self.context.extent(op.inputs[0])
             return
-        takes = [place for place, name in enumerate(op.inputs) if name in with_steps and timed[name]]
+        takes = [index for index, name in enumerate(op.inputs) if name in with_steps and timed[name]]
         self.sizes.check_numbers(op, taken, moves, timed)
-        self.sizes.follow_places(op, taken)
+        self.sizes.follow_indices(op, taken)
         lost = {self.analysis.axes.find(factor) for factor in self.analysis.lost.get(id(op), ())}
         if lost & self.context.time:
             self.context.refuse("unknown", "splits time into several axes")
@@ -241,9 +241,9 @@ class Planner(PlannerPart):
         for output, name in enumerate(op.outputs):
             if not name or (operator_of(kind).states and output):
                 continue
-            for place in takes:
-                for axis in timed[op.inputs[place]]:
-                    if not {(place, axis, True), (place, axis, output)} & said and not (
+            for index in takes:
+                for axis in timed[op.inputs[index]]:
+                    if not {(index, axis, True), (index, axis, output)} & said and not (
                         operator_of(kind).window == "pool" and output
                     ):
                         self.context.refuse("unknown", UNKNOWN)
@@ -255,7 +255,7 @@ class Planner(PlannerPart):
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
         """What takes its own numbers for each step, as a table of positions."""
         changes, recurrence = self.context.changes, recurrence_of(op)
-        dropped = {place for _, place in changes.zero_states}
+        dropped = {index for _, index in changes.zero_states}
         dropped |= {recurrence.lengths} if recurrence is not None and changes.full_length else set()
         for move in (*self.analysis.beside.get(id(op), ()), *(self.analysis.moves[id(op)] or ())):
             name, output = op.inputs[move.input], op.outputs[move.output]
@@ -273,20 +273,20 @@ class Planner(PlannerPart):
         axis: int = op.attributes.get("axis", 0)
         return axis % len(self.analysis.known[op.outputs[0]] or (0,))
 
-    def _wait_for_zeros(self, op: Op, place: int, extent: TimeExtent) -> TimeExtent:
+    def _wait_for_zeros(self, op: Op, index: int, extent: TimeExtent) -> TimeExtent:
         """Delay by as many steps as there are leading zeros, unless they are known or were cut off."""
         # A convolution has in its cache the zeros that it reads.
-        axis = self.context.timed(op.inputs[place])[0]
+        axis = self.context.timed(op.inputs[index])[0]
         moves = self.analysis.moves[id(op)] or ()
         reaches = [
             move.reach - move.pad_begin
             for move in moves
-            if move.reach and (move.input, move.axis) == (place, axis)
+            if move.reach and (move.input, move.axis) == (index, axis)
         ]
         steps = extent._replace(left_pad=extent.left_pad - max(reaches, default=0)).to_hold
         if steps <= 0:
             return extent
-        self.context.changes.caches.append(Cache(op, place, axis, steps, steps, waits=True))
+        self.context.changes.caches.append(Cache(op, index, axis, steps, steps, waits=True))
         return extent.held(steps)
 
     def _align(self, op: Op, takes: list[int], before: list[TimeExtent]) -> TimeExtent:
@@ -294,14 +294,14 @@ class Planner(PlannerPart):
         if not before:
             return TimeExtent()
         latest = max(before)
-        for place, item in zip(takes, before, strict=True):
+        for index, item in zip(takes, before, strict=True):
             if item.right_pad - item.delay != latest.right_pad - latest.delay:
                 self.context.refuse_ends("takes inputs with different step counts")
             elif item.delay != latest.delay and not self.context.delay and latest.delay > 0:
                 self.context.refuse_ends("takes steps that come later than those of its other inputs")
             elif item.delay != latest.delay:
-                axis, steps = self.context.timed(op.inputs[place])[0], latest.delay - item.delay
-                self.context.changes.caches.append(Cache(op, place, axis, 0, steps, waits=True))
+                axis, steps = self.context.timed(op.inputs[index])[0], latest.delay - item.delay
+                self.context.changes.caches.append(Cache(op, index, axis, 0, steps, waits=True))
         return latest
 
     def _plan_move(self, op: Op, move: Move, extent: TimeExtent) -> None:

@@ -1,4 +1,4 @@
-"""Recurrences along time: their states become inputs and outputs."""
+"""Plan recurrences along the time axis, whose states become inputs and outputs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class RecurrencesPlanner(PlannerPart):
     def plan(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
         """Plan a recurrence, of these axes that are time and this extent of its sequence."""
         sequence, lengths = op.inputs[0], op.input(recurrent(op).lengths)
-        place = time_axis(op)
+        axis = time_axis(op)
         for move in moves:
             if move.axis in timed[sequence] and (move.to is None or (move.hazard and move.output == 0)):
                 self.context.refuse(move.hazard, move.message)
                 return
-        if place not in timed[sequence]:  # along another axis, as over the bands of one frame
-            if lengths and self.flow.fill(lengths) == (self.analysis.shape(sequence) or {place: ""})[place]:
+        if axis not in timed[sequence]:  # along another axis, as over the bands of one frame
+            if lengths and self.flow.fill(lengths) == (self.analysis.shape(sequence) or {axis: ""})[axis]:
                 self.context.changes.full_length.append(op)
             elif lengths in self.context.counting:
                 self.context.refuse("mixes", COUNTS)
@@ -39,7 +39,7 @@ class RecurrencesPlanner(PlannerPart):
                 elif name and self.flow.constant(name) is not None:
                     self.context.refuse("remembers", "starts from a constant with a row for each step")
             return
-        if not self.context.is_alone(sequence, place):
+        if not self.context.is_alone(sequence, axis):
             self.context.refuse("unknown", NOT_ALONE)
             return
         if extent.right_pad > 0 and extent.delay <= 0:

@@ -38,7 +38,7 @@ class SizesPlanner(PlannerPart):
         elif (is_filled := self._is_filled(op)) or self._is_numbered(op):
             self.context.streamed.update(outputs)
             self.context.made.update(outputs)
-            self.context.places.update(() if is_filled else outputs)
+            self.context.indices.update(() if is_filled else outputs)
         else:
             self.context.counting.update(outputs)
 
@@ -76,17 +76,17 @@ class SizesPlanner(PlannerPart):
         self.context.changes.numbered.append((op, step))
         return True
 
-    def follow_places(self, op: Op, taken: list[str]) -> None:
+    def follow_indices(self, op: Op, taken: list[str]) -> None:
         """Note what is made of constants and numbers of steps, which an input may say of one chunk."""
         if self.context.made.isdisjoint(taken):
             return
-        sizes, counts = operator_of(op.kind).size_inputs, not self.context.places.isdisjoint(taken)
-        others = {name for place, name in enumerate(op.inputs) if place not in sizes} - self.context.made
+        sizes, counts = operator_of(op.kind).size_inputs, not self.context.indices.isdisjoint(taken)
+        others = {name for index, name in enumerate(op.inputs) if index not in sizes} - self.context.made
         others = {name for name in others & self.analysis.dynamic if self.context.sizes_in(name) is None}
         if not others:
             self.context.made.update(filter(None, op.outputs))
             if counts or operator_of(op.kind).accumulates is not None:
-                self.context.places.update(filter(None, op.outputs))
+                self.context.indices.update(filter(None, op.outputs))
         elif counts and not others <= self.context.streamed:
             self.context.refuse(
                 "mixes", "combines the step index with an input that has no time axis, such as lengths"
@@ -96,28 +96,28 @@ class SizesPlanner(PlannerPart):
         self, op: Op, taken: list[str], moves: list[Move], timed: Mapping[str, list[int]]
     ) -> None:
         """What forbids that an operator takes numbers that depend on steps, or on how many there are."""
-        kind, places, recurrence = op.kind, operator_of(op.kind).size_inputs, recurrence_of(op)
+        kind, indices, recurrence = op.kind, operator_of(op.kind).size_inputs, recurrence_of(op)
         if recurrence is not None:  # what it starts from and when it stops is looked at there
-            places = (recurrence.lengths, *(first for first, _ in recurrence.states))
-        named = {name for place, name in enumerate(op.inputs) if place not in places}
+            indices = (recurrence.lengths, *(first for first, _ in recurrence.states))
+        named = {name for index, name in enumerate(op.inputs) if index not in indices}
         named |= {*op.taken()}.difference(op.inputs)
         if not self.context.counting.isdisjoint(named.intersection(taken)):
             self.context.refuse("mixes", COUNTS)
-        for place in places if recurrence is None else ():
-            name = op.input(place)
+        for index in indices if recurrence is None else ():
+            name = op.input(index)
             if name in self.context.streamed:
                 self.context.refuse("mixes", "takes sizes or places that are computed from steps")
             if name not in self.context.counting or kind in ("Reshape", "Expand", "Resize"):
                 continue
             is_time = kind == "Split" and self.analysis.call(op).axis(0) in timed[op.inputs[0]]
-            if not is_time and (kind != "Slice" or not self._cuts_time_alone(op, place, moves, timed)):
+            if not is_time and (kind != "Slice" or not self._cuts_time_alone(op, index, moves, timed)):
                 self.context.refuse("mixes", COUNTS)
 
-    def _cuts_time_alone(self, op: Op, place: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
+    def _cuts_time_alone(self, op: Op, index: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
         """Whether the bounds of a Slice that count steps are those of time, which it keeps."""
         axes = self.flow.ints(op, "axes", 3)
-        sizes, rank = self.context.sizes_in(op.inputs[place]), len(self.analysis.known[op.inputs[0]] or ())
-        if place > 2 or axes is None or any(move.to is None for move in moves):
+        sizes, rank = self.context.sizes_in(op.inputs[index]), len(self.analysis.known[op.inputs[0]] or ())
+        if index > 2 or axes is None or any(move.to is None for move in moves):
             return False
         counted = [
             axis % rank
@@ -131,11 +131,11 @@ class SizesPlanner(PlannerPart):
         # Sizes that are known as numbers are written down again, as they may depend on the number of steps.
         if op.kind != "Reshape":
             return
-        places = [(op, axis) for axis in axes]
+        reshaped = [(op, axis) for axis in axes]
         if (sizes := self.flow.constant(op.inputs[1])) is not None:
             is_held = self.flow.holds(op.inputs[1])
             self.context.changes.reshaped += [
-                item for item in places if not is_held or sizes.ravel()[item[1]] > 0
+                item for item in reshaped if not is_held or sizes.ravel()[item[1]] > 0
             ]
             return
         wanted = self.context.sizes_in(op.inputs[1])
@@ -156,8 +156,8 @@ class SizesPlanner(PlannerPart):
 
     def check_expand(self, op: Op, timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
         """An Expand or a Resize along time, to a number of steps: only that which there is."""
-        place = 1 if op.kind == "Expand" else 3
-        name = op.input(place)
+        port = 1 if op.kind == "Expand" else 3
+        name = op.input(port)
         if not name:
             return
         sizes, rank = self.context.sizes_in(name), len(self.analysis.known[op.outputs[0]] or ())

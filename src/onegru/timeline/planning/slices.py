@@ -1,4 +1,4 @@
-"""Slices along time."""
+"""Plan slices along the time axis."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SlicesPlanner(PlannerPart):
             axes, strides = call.known("axes") or list(range(rank)), call.known("steps")
         except UnknownOpError:
             return None
-        places = [item % rank for item in axes]
-        if axis not in places:
+        cut_axes = [item % rank for item in axes]
+        if axis not in cut_axes:
             return None
-        index = places.index(axis)
-        start, end = (self._bound(op, name, place, index) for name, place in (("starts", 1), ("ends", 2)))
+        index = cut_axes.index(axis)
+        start, end = (self._bound(op, name, port, index) for name, port in (("starts", 1), ("ends", 2)))
         if start is None or end is None or (strides and strides[index] != 1):
             return None
         times, front = start
@@ -56,12 +56,12 @@ class SlicesPlanner(PlannerPart):
         is_read = any(map(self.context.is_read, op.outputs[1:]))
         return None if is_read or sizes is None or len(others) != len(op.outputs) - 1 else (0, sum(others))
 
-    def _bound(self, op: Op, name: str, place: int, index: int) -> tuple[int, int] | None:
+    def _bound(self, op: Op, name: str, port: int, index: int) -> tuple[int, int] | None:
         """A bound of a Slice: how many times the input's number of steps, and what is added to it."""
-        known = self.flow.ints(op, name, place)
+        known = self.flow.ints(op, name, port)
         if known is not None:
             return 0, known[index]
-        value, sign = op.input(place), 1
+        value, sign = op.input(port), 1
         while (before := self.flow.producer(value)) is not None and (
             before.kind == "Neg" or operator_of(before.kind).elements is Elements.KEPT
         ):
@@ -78,7 +78,7 @@ class SlicesPlanner(PlannerPart):
     def ends_with_time(self, op: Op, axis: int) -> bool:
         """Whether a Slice takes the last step of any number of them."""
         starts, ends, axes = (
-            self.flow.ints(op, name, place) for place, name in enumerate(("starts", "ends", "axes"), 1)
+            self.flow.ints(op, name, port) for port, name in enumerate(("starts", "ends", "axes"), 1)
         )
         rank = len(self.analysis.known[op.inputs[0]] or ())
         index = axis if axes is None else [item % rank for item in axes].index(axis)

@@ -1,4 +1,4 @@
-"""A layer's results and gradients by the engine, on the memory of PyTorch's tensors."""
+"""Compute results and gradients of a layer in the memory of PyTorch's tensors."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _layer(
     read = each if packs else 2  # gradients from saved gates read the matrices alone
     arrays = [
         None
-        if weight is None or place % each >= read
-        else contiguous(array_of(WEIGHTS[place % each], weight))
-        for place, weight in enumerate(weights)
+        if weight is None or index % each >= read
+        else contiguous(array_of(WEIGHTS[index % each], weight))
+        for index, weight in enumerate(weights)
     ]
     own = [DirectionWeights(*arrays[d * each : (d + 1) * each]) for d in range(form.num_directions)]
     assert own[0].R is not None

@@ -19,7 +19,7 @@ from onegru.torch.autograd.watching import is_batched_gradient
 class _Elementary:
     """The elementary functions of tensors, as `onegru.core.elementary.Elementary`."""
 
-    # At a kink, the gradient is that of the kernels: from the left, and 0 for HardSigmoid.
+    # At a breakpoint, the gradient is that of the kernels: from the left, and 0 for HardSigmoid.
 
     add = staticmethod(torch.add)
     mul = staticmethod(torch.mul)
@@ -41,11 +41,11 @@ class _Elementary:
     def minimum(self, x: Tensor, bound: float) -> Tensor:
         return torch.where(x >= bound, bound, x)
 
-    def below(self, x: Tensor, bound: float, then: float, otherwise: Tensor) -> Tensor:
+    def where_less(self, x: Tensor, bound: float, then: float, otherwise: Tensor) -> Tensor:
         otherwise = torch.where(x == bound, otherwise.detach(), otherwise)  # at the bound, no gradient
         return torch.where(x < bound, then, otherwise)
 
-    def bent(self, x: Tensor, negative: Tensor, positive: Tensor) -> Tensor:
+    def piecewise(self, x: Tensor, negative: Tensor, positive: Tensor) -> Tensor:
         return torch.where(x > 0, positive, negative)
 
     def finite(self, x: Tensor) -> Tensor:
@@ -111,15 +111,15 @@ def gradients(
 ) -> list[Tensor | None]:
     """The gradients of a call, which can be differentiated and transformed again."""
     values = [*given[:3], *given[5:]]
-    places = [place for place, is_wanted in enumerate(wanted) if is_wanted]
+    indices = [index for index, is_wanted in enumerate(wanted) if is_wanted]
 
     def call(*chosen: Tensor) -> tuple[Tensor, Tensor]:
         own = [
-            chosen[places.index(place)] if place in places else value for place, value in enumerate(values)
+            chosen[indices.index(index)] if index in indices else value for index, value in enumerate(values)
         ]
         return forward(form, (*own[:3], *given[3:5], *own[3:]))
 
-    chosen = [values[place] for place in places]
+    chosen = [values[index] for index in indices]
     results: Sequence[Tensor]
     if any(dy is not None and is_batched_gradient(dy) for dy in outputs):
         # `torch.func.vjp` does not take the batches of `is_grads_batched`, autograd does. Views, as one
@@ -134,4 +134,4 @@ def gradients(
         found, pull = torch.func.vjp(call, *chosen)
         ends = zip(found, outputs, strict=True)
         results = pull(tuple(torch.zeros_like(y) if dy is None else dy for y, dy in ends))
-    return [results[places.index(place)] if place in places else None for place in range(len(values))]
+    return [results[indices.index(index)] if index in indices else None for index in range(len(values))]

@@ -178,11 +178,11 @@ def gradients_of_few_steps(
     of_inputs = ((B, H), (B,)) if X.dim() == 2 else ((D, B, H), (T, B))
     shapes = (tuple(X.shape), *of_inputs)
     found: list[Tensor | None] = [None] * len(wanted)
-    for place, is_wanted in enumerate(wanted):
-        if is_wanted and place < 3:
-            found[place] = X.new_empty(shapes[place])
-        elif is_wanted and (weight := tensors[place + 2]) is not None:
-            found[place] = X.new_empty(weight.shape)
+    for index, is_wanted in enumerate(wanted):
+        if is_wanted and index < 3:
+            found[index] = X.new_empty(shapes[index])
+        elif is_wanted and (weight := tensors[index + 2]) is not None:
+            found[index] = X.new_empty(weight.shape)
     dY, dY_h = (None if item is None else item.contiguous() for item in by)
     of_Y = (B, H) if memory.is_cell else (T, B, D * H)
     others = rows_of((gates, dY, dY_h), ((T, D, B, 5, H), of_Y, (D, B, H)), "ccc", X.dtype)

@@ -1,4 +1,4 @@
-"""How many floating-point operations a call takes, for PyTorch's `FlopCounterMode`: those of its products."""
+"""Count the floating-point operations of a call, for PyTorch's `FlopCounterMode`."""
 
 from __future__ import annotations
 

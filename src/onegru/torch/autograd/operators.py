@@ -1,7 +1,7 @@
 """A layer and its gradients as operators of PyTorch, `onegru::gru` and `onegru::gru_backward`.
 
-They are what compiled and exported programs, traces, and tensors without numbers see. Arguments are named as
-those of the specifications; Wb and Rb are empty without biases.
+Compiled and exported programs, traces, and tensors without data use them. Arguments have the names of the
+specifications; Wb and Rb are empty without biases.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _given(tensors: Tensors) -> _Given:
     """The inverse of `in_a_row`. A bias that only another direction has is zero."""
     X, W = tensors[0], tensors[_INPUTS::4]
     weights: list[list[Tensor]] = []
-    for place in range(4):
-        own = tensors[_INPUTS + place :: 4]
+    for index in range(4):
+        own = tensors[_INPUTS + index :: 4]
         is_there = any(item is not None for item in own)
         zero = [
             X.new_zeros(w.shape[0]) if item is None and w is not None else item
@@ -177,9 +177,9 @@ def _operator_backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None, _: Any)
     wanted = [*map(bool, needed[:3]), *by_weights]
     form = form_from(ctx.form)
     found = call_backward_operator(form, tensors, Y, (dY, dY_h), wanted)
-    lists = [found[3 + place :: 4] for place in range(4)]
-    for place, has_any in enumerate(ctx.has_biases, 2):
-        lists[place] = lists[place] if has_any else []
+    lists = [found[3 + index :: 4] for index in range(4)]
+    for index, has_any in enumerate(ctx.has_biases, 2):
+        lists[index] = lists[index] if has_any else []
     # PyTorch reads an empty list as a list of tensors.
     rest: list[Any] = [[] if isinstance(item, list) and not item else None for item in ctx.form]
     return (*found[:3], None, None, *lists, *rest)

@@ -25,9 +25,9 @@ def save(ctx: Any, tensors: Tensors, *others: Tensor) -> None:
     """
     leaves = {n: t.detach() for n, t in enumerate(tensors) if t is not None and t.requires_grad and t.is_leaf}
     own = [t if t is None or t.requires_grad else t.detach() for t in tensors]
-    for place in _CLONED:
-        if (item := own[place]) is not None:
-            own[place] = item.clone()
+    for index in _CLONED:
+        if (item := own[index]) is not None:
+            own[index] = item.clone()
     ctx.leaves = tuple(leaves)
     ctx.save_for_backward(*leaves.values(), *own, *others)
 
@@ -48,18 +48,18 @@ def unpack_saved(ctx: Any, form: TorchGruConfig, *by: Tensor | None) -> Saved:
     create_graph = torch.is_grad_enabled() or any(map(is_transformed, by))
     found = list(ctx.saved_tensors)
     tensors = found[len(leaves) :]
-    for place, numbers in zip(leaves, found, strict=False):
+    for index, numbers in zip(leaves, found, strict=False):
         if not create_graph:
-            tensors[place] = numbers
-        elif not _is_same(tensors[place], numbers):
-            name = (*INPUTS, "", "", *WEIGHTS * form.num_directions)[place]
+            tensors[index] = numbers
+        elif not _is_same(tensors[index], numbers):
+            name = (*INPUTS, "", "", *WEIGHTS * form.num_directions)[index]
             raise SpecError.of(name, "data changed since the call; must not change, to differentiate twice")
     inputs = 5 + 4 * form.num_directions
     return Saved(tensors[:inputs], tensors[inputs:], (*needed[:3], *needed[5:]), create_graph)
 
 
 def by_arguments(gradients: Tensors) -> Any:
-    """The gradients by X, initial_h, attention and the weights, in the places of a function's arguments."""
+    """The gradients by X, initial_h, attention and the weights, in the order of a function's arguments."""
     return None, None, *gradients[:3], None, None, *gradients[3:]
 
 

@@ -1,8 +1,8 @@
 """Detect tracing, transforms and tensor subclasses.
 
-Only PyTorch's private interface tells, and every release can change it. So no other module uses it, and this
-one tries every question at import. If one has no answer, GRUs run by PyTorch's own operators, which work in
-every mode and transform.
+This needs PyTorch's private interface, which every release can change. So no other module uses it, and this
+one tries every function at import. If one fails, GRUs run by PyTorch's own operators, which work in every
+mode and transform.
 """
 
 from __future__ import annotations

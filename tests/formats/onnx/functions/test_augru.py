@@ -23,7 +23,7 @@ from tests.support.comparison import same_bits
 from tests.support.files import onnx_models as m
 from tests.support.files.onnx_models import augru_node
 from tests.support.oracle import onnx_gru
-from tests.support.selection import examples
+from tests.support.suite.selection import examples
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 

@@ -15,7 +15,7 @@ from onnx import FunctionProto, ModelProto, NodeProto
 import onegru
 from onegru import FormatError
 from tests.support.files.onnx_models import WEIGHTS, X_INFO, X, graph, gru, loaded, model, node, value
-from tests.support.runtimes import onnxruntime_results
+from tests.support.models.runtimes import onnxruntime_results
 
 NAMES = ["x", "w", "r", "b"]
 

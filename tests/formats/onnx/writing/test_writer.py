@@ -14,7 +14,7 @@ from onegru.core.dtypes import Array
 from tests.support.cases import DIRECTIONS, DTYPES, TAKERS
 from tests.support.files.saved_models import LENGTHS, assert_close
 from tests.support.layers import H, I, call, draw, make_gru, make_stack, reference
-from tests.support.runtimes import onnxruntime_results
+from tests.support.models.runtimes import onnxruntime_results
 
 
 def onnx_feeds(X: Array, states: list[Array], lengths: Array | None = None) -> dict[str, Array]:

@@ -13,7 +13,7 @@ import onegru
 from tests.support.cases import DIRECTIONS, DTYPES
 from tests.support.files.saved_models import LENGTHS, assert_close, assert_same_as, ir_feeds
 from tests.support.layers import H, call, draw, make_gru, make_stack, reference
-from tests.support.runtimes import openvino_results
+from tests.support.models.runtimes import openvino_results
 
 
 @pytest.mark.parametrize("directions", [("forward",), ("reverse",), ("bidirectional",), DIRECTIONS], ids=len)

@@ -15,7 +15,7 @@ import numpy as np
 from onegru.core.dtypes import bfloat16, contiguous
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, SpecWarning, is_own_mistake
 from onegru.engines.native import get_num_threads
-from onegru.formats.onnx.validate import FOLDER_OPTION, Source, placed
+from onegru.formats.onnx.validate import FOLDER_OPTION, Source, without_links
 from onegru.runtimes.execution_provider import get_ep_name, register
 
 # The prefix of ONNX Runtime's messages: a code and its name.
@@ -64,7 +64,7 @@ class Session:
             raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from error
         folder = source.folder
         if isinstance(model, bytes):
-            model, folder = placed(source, model)
+            model, folder = without_links(source, model)
         elif source.beside is not None:
             folder = None  # it follows links on its own
         entries = {} if most_ahead is None else {_MOST_AHEAD: str(most_ahead)}

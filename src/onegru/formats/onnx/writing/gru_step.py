@@ -123,11 +123,11 @@ class _Elementary:
     def minimum(self, x: str, bound: float) -> str:
         return self.op("Min", x, bound)
 
-    def below(self, x: str, bound: float, then: str | float, otherwise: str | float) -> str:
+    def where_less(self, x: str, bound: float, then: str | float, otherwise: str | float) -> str:
         return self.op("Where", self.op("Less", x, bound), then, otherwise)
 
-    def bent(self, x: str, negative: str, positive: str) -> str:
-        return self.below(x, 0.0, negative, positive)
+    def piecewise(self, x: str, negative: str, positive: str) -> str:
+        return self.where_less(x, 0.0, negative, positive)
 
     def finite(self, x: str) -> str:
         largest = float(np.finfo(np.float32).max) / 4

@@ -178,8 +178,8 @@ def _keeps_layer(graph: IrGraph, staged: Staged) -> bool:
         layer.element.insert(0, data)
     for name, value in staged.attributes.items():
         if name in _HALVES:
-            for place, half in enumerate(_HALVES[name]):
-                numbers = value[place * len(value) // 2 : (place + 1) * len(value) // 2]
+            for index, half in enumerate(_HALVES[name]):
+                numbers = value[index * len(value) // 2 : (index + 1) * len(value) // 2]
                 data.set(half, ",".join(map(str, numbers)))
         elif name == "auto_pad":
             data.set("auto_pad", "explicit")
@@ -193,19 +193,19 @@ def _fill_in(staged: Staged, edit: Edit) -> None:
     op, inputs = staged.op, staged.inputs
     if not op.kind.endswith("Sequence") or all(inputs):
         return
-    place = _LENGTHS.get(op.kind, 2)
+    index = _LENGTHS.get(op.kind, 2)
     shape = edit.add("Shape", [inputs[0]], f"{op.name}/shape", before=op)
     edit.flow.set_dtype(shape, "int64")
     steps, rows = (
         edit.add("Gather", [shape, edit.ints(axis)], f"{op.name}/{what}", before=op, axis=0)
         for axis, what in ((1, "steps"), (0, "rows"))
     )
-    if not inputs[place]:
-        inputs[place] = edit.add("Expand", [steps, rows], f"{op.name}/lengths", before=op)
-        edit.unfolded |= {shape, steps, inputs[place]}  # the number of steps is now dynamic
-    for state in range(1, place):
+    if not inputs[index]:
+        inputs[index] = edit.add("Expand", [steps, rows], f"{op.name}/lengths", before=op)
+        edit.unfolded |= {shape, steps, inputs[index]}  # the number of steps is now dynamic
+    for state in range(1, index):
         if not inputs[state]:
-            known, dtype = edit.flow.shape(op.inputs[place + 2]), edit.flow.dtype(op.inputs[place + 2])
+            known, dtype = edit.flow.shape(op.inputs[index + 2]), edit.flow.dtype(op.inputs[index + 2])
             assert known is not None
             rest = edit.ints(int(known[0]), int(known[-1]))
             sizes = edit.add("Concat", [rows, rest], f"{op.name}/sizes", before=op, axis=0)
@@ -223,5 +223,5 @@ def _resize(graph: IrGraph, name: str, axis: int, size: object) -> None:
     sizes = data.attrib["shape"].split(",")
     sizes[axis] = "?"
     data.set("shape", ",".join(sizes))
-    for place, dim in enumerate(layer.element.iterfind("output/port/dim")):
-        dim.text = "-1" if place == axis else dim.text
+    for index, dim in enumerate(layer.element.iterfind("output/port/dim")):
+        dim.text = "-1" if index == axis else dim.text

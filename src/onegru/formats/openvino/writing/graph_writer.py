@@ -39,7 +39,7 @@ class IrBin:
         self._old = constants.weights
         self._new: dict[int, Array] = {}
         self._parts: list[bytes | memoryview] = []
-        self._places: dict[bytes, int] = {}
+        self._offsets: dict[bytes, int] = {}
         self._length = 0
 
     def hold(self, data: ET.Element, array: Array) -> None:
@@ -57,18 +57,18 @@ class IrBin:
                 raw = self._old[start : start + size]
             else:
                 continue
-            data.set("offset", str(self._place(raw)))
+            data.set("offset", str(self._offset_of(raw)))
             data.set("size", str(len(raw)))
         return np.frombuffer(bytearray().join(self._parts), np.uint8)
 
-    def _place(self, raw: Array) -> int:
+    def _offset_of(self, raw: Array) -> int:
         key = hashlib.blake2b(raw.data, digest_size=20).digest()
-        if len(raw) and key not in self._places:
+        if len(raw) and key not in self._offsets:
             gap = -self._length % ALIGNED
             self._parts += [bytes(gap), raw.data]
-            self._places[key] = self._length + gap
+            self._offsets[key] = self._length + gap
             self._length += gap + len(raw)
-        return self._places.get(key, 0)
+        return self._offsets.get(key, 0)
 
 
 class GraphWriter:
@@ -136,7 +136,7 @@ class GraphWriter:
     def _find_moves(self) -> None:
         """Find axis moves; moves after new operators are written again."""
         rewritten: set[str] = set()
-        for place, op in enumerate(self._ops):
+        for index, op in enumerate(self._ops):
             is_new = self._is_new(op)
             behind = bool(op.inputs) and op.inputs[0] in rewritten
             axes = moved_axes(self.flow, op)
@@ -150,7 +150,7 @@ class GraphWriter:
                 name = self.reader.fresh(op.outputs[0])
                 cut = sliced_before(self.flow, op, source, before, name)
                 if cut is not None:
-                    self._ops[place], is_new = cut, True
+                    self._ops[index], is_new = cut, True
                     self._moves[op.outputs[0]] = (name, before)
                     rewritten.add(name)
             if is_new or (axes is not None and behind):
@@ -233,8 +233,8 @@ class GraphWriter:
             assert shape is not None
             taken, name = source, value
             todo = steps(axes, shape)
-            for place, move in enumerate(todo):
-                is_last = place == len(todo) - 1
+            for index, move in enumerate(todo):
+                is_last = index == len(todo) - 1
                 is_free = is_last and value not in self._ports
                 name = value if is_free else self.reader.fresh(f"{value}/{move.kind}")
                 op = replace(move, inputs=(taken,), outputs=(name,), name=name)
@@ -318,12 +318,12 @@ class GraphWriter:
 
     def _layer(self, op: Op, new: NewLayer, first: _Port | None = None) -> _Port:
         sources: list[tuple[_Port, str]] = []
-        for place, item in enumerate(new.inputs):
-            name = item if isinstance(item, str) else f"{op.name}/{place}"
+        for index, item in enumerate(new.inputs):
+            name = item if isinstance(item, str) else f"{op.name}/{index}"
             if not isinstance(item, str):
                 name = self.reader.fresh(name)
                 self.flow.add_constant(name, item)
-            sources.append((first if first is not None and place == 0 else self._port(name), name))
+            sources.append((first if first is not None and index == 0 else self._port(name), name))
         key = str(next(self._ids))
         name = op.name or op.outputs[0]
         ports = self._element(new.type, new.version, new.data, key, name, sources, op.outputs)
@@ -345,20 +345,20 @@ class GraphWriter:
         if data:
             ET.SubElement(element, "data", dict(data))
         side = ET.SubElement(element, "input") if sources else element
-        for place, (source, value) in enumerate(sources):
+        for index, (source, value) in enumerate(sources):
             _fill(
-                ET.SubElement(side, "port", {"id": str(place), "precision": PRECISIONS[self._dtype(value)]}),
+                ET.SubElement(side, "port", {"id": str(index), "precision": PRECISIONS[self._dtype(value)]}),
                 self.flow,
                 value,
             )
-            self._edge(source, key, str(place))
+            self._edge(source, key, str(index))
         side = ET.SubElement(element, "output")
         found: list[_Port] = []
-        for place, value in enumerate(outputs, len(sources)):
+        for index, value in enumerate(outputs, len(sources)):
             precision = PRECISIONS[self._dtype(value)]
-            port = ET.SubElement(side, "port", {"id": str(place), "precision": precision})
+            port = ET.SubElement(side, "port", {"id": str(index), "precision": precision})
             _fill(port, self.flow, value)
-            found.append((key, str(place)))
+            found.append((key, str(index)))
             self._elements[found[-1]] = port
         return found
 
@@ -397,18 +397,18 @@ def _behind(graph: IrGraph, alive: Collection[str], given: Collection[str]) -> s
     return found
 
 
-def _port_of(layers: ET.Element, place: _Port) -> ET.Element:
+def _port_of(layers: ET.Element, port_key: _Port) -> ET.Element:
     """Return the port of a layer in the file."""
     for element in layers:
-        if element.get("id") == place[0]:
-            return next(port for port in element.iterfind("output/port") if port.get("id") == place[1])
-    raise AssertionError(place)
+        if element.get("id") == port_key[0]:
+            return next(port for port in element.iterfind("output/port") if port.get("id") == port_key[1])
+    raise AssertionError(port_key)
 
 
 def _renumber(graph: IrGraph, layer: Layer) -> None:
     """Renumber the ports of a loop with new inputs, like OpenVINO: inputs first, then outputs."""
     ports = [*layer.element.iterfind("input/port"), *layer.element.iterfind("output/port")]
-    ids = {port.get("id", ""): str(place) for place, port in enumerate(ports)}
+    ids = {port.get("id", ""): str(index) for index, port in enumerate(ports)}
     for port in ports:
         port.set("id", ids[port.get("id", "")])
     for entry in layer.element.iterfind("port_map/*"):

@@ -32,11 +32,11 @@ def steps(axes: Axes, shape: Shape) -> list[Op]:
     wanted = simple(axes, shape)
     rank = len(shape)
     ones = [axis for axis in range(rank) if shape[axis] == 1 or axis not in axes]
-    spare = [place for place, axis in enumerate(wanted) if axis is None]
+    spare = [index for index, axis in enumerate(wanted) if axis is None]
     best: list[Op] | None = None
     for gone, new in islice(_choices(ones, spare), _MOST_TRIED):
         left = [axis for axis in range(rank) if axis not in gone]
-        target = [axis for place, axis in enumerate(wanted) if place not in new]
+        target = [axis for index, axis in enumerate(wanted) if index not in new]
         free = iter(axis for axis in left if axis in ones)
         order = [next(free) if axis is None else axis for axis in target]
         found = axis_moves(gone, [left.index(axis) for axis in order], new)
@@ -53,13 +53,13 @@ def sliced_before(flow: Flow, op: Op, source: str, axes: Axes, name: str) -> Op 
         return None
     cut = flow.ints(op, "axes", 3) or list(range(len(starts)))
     strides = flow.ints(op, "steps", 4) or [1] * len(starts)
-    places = [axis % len(axes) for axis in cut]
-    sources = [axes[place] for place in places]
+    indices = [axis % len(axes) for axis in cut]
+    sources = [axes[index] for index in indices]
     if len(set(cut)) < len(cut) or any(axis is None for axis in sources):
         return None
     sizes = list(before)
-    for place, axis in zip(places, sources, strict=True):
-        sizes[axis or 0] = after[place]
+    for index, axis in zip(indices, sources, strict=True):
+        sizes[axis or 0] = after[index]
     flow.set_shape(name, tuple(sizes))
     more = {"starts": starts, "ends": ends, "axes": sources, "steps": strides}
     return Op("Slice", (source,), (name,), more, name=name)

@@ -1,4 +1,4 @@
-"""Measures the CPU time of the tests, and compares it with the times in tests/durations.json.
+"""Measure the CPU time of the tests, and compare it with the times in tests/durations.json.
 
 Times are those of the process and its children, so that a busy machine changes them little. A slower machine
 takes longer for all files, so the median over all files is the unit.
@@ -14,7 +14,7 @@ from statistics import median
 
 import pytest
 
-from tests.support.selection import DURATIONS, stored_durations
+from tests.support.suite.selection import DURATIONS, stored_durations
 
 GROWTH, SLACK = 1.5, 5.0  # of a file's time; seconds more, for functions that are too fast to be stored
 LEAST = 0.2  # seconds of a function that is stored

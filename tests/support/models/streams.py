@@ -1,4 +1,4 @@
-"""Small models with a GRU whose state is outside, and what becomes of them in chunks of time."""
+"""Small models with external GRU states, and their results in chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files whose weights are stored in int8, as `onegru.quantize` writes them, without its measurements."""
+"""Write files with int8 weights as `onegru.quantize` does, without its measurements."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def store_in_int8(
     quantize: bool | Collection[str] = True,
     group_size: int | None = None,
     check: object = True,
-    **changes: Any,
+    **options: Any,
 ) -> Rewriting:
-    """Write a file with W and R of GRU nodes in int8, and with other changes, as fields of `Changes`."""
+    """Write a file with W and R of GRU nodes in int8, and with other fields of `RewriteOptions`."""
     names, group = node_names("quantize", quantize), check_group_size(group_size)
     file = open_model("source", source)
-    return rewrite_file(file, target, wanted_check(check), quantize=names, group_size=group, **changes)
+    return rewrite_file(file, target, wanted_check(check), quantize=names, group_size=group, **options)

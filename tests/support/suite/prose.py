@@ -1,6 +1,6 @@
 """Find unclear prose: dialect words, long sentences, paragraphs and table cells.
 
-    python -m tests.support.prose README.md src/onegru/layers/gru.py
+    python -m tests.support.suite.prose README.md src/onegru/layers/gru.py
 
 prints the findings and the measures of each file.
 """

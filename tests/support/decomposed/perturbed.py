@@ -1,4 +1,4 @@
-"""Near misses by one more operator: any value of a decomposed GRU bent, at any step, in any gate."""
+"""Near misses: decomposed GRUs with one more operator after a random value."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _MOVES = (
     "Expand",
 )
 _PAIRS = ("Min", "Max", "Add", "Mul")
-#: What a value is bent by. No Floor: where a state is 1 but for a rounding, nobody can say what it gives.
+#: Operators that change a value. No Floor: if a state is 1 except for rounding, its result is uncertain.
 #: Sums with another value make one GRU depend on the states of another.
 _OF_TWO = tuple(f"{kind} of two" for kind in ("Min", "Max", "Mul", "Add"))
 OPERATORS = (*_PAIRS, *_ALPHAS, *_ALONE, "Clip", "Where", *_OF_TWO, "Square", "Shrink")
-# By how much a value of a model in float64 is bent. ONNX Runtime drops factors that float32 rounds to 1.
+# By how much a value of a float64 model is changed. ONNX Runtime drops factors that float32 rounds to 1.
 _HAIRS = (1e-6, 1e-7)
 
 
 @dataclass(frozen=True)
 class PerturbedModel:
-    """A model with one value bent.
+    """A model with one value perturbed.
 
     Attributes:
         case: the model before.
         model: the model, of the same inputs and outputs.
-        words: what was bent, and how.
+        words: what was perturbed, and how.
     """
 
     case: Decomposed
@@ -53,13 +53,13 @@ class PerturbedModel:
     words: str
 
 
-def draw_bent(rng: Generator, kind: str = "", *, is_float64: bool = False) -> PerturbedModel:
+def draw_perturbed(rng: Generator, kind: str = "", *, is_float64: bool = False) -> PerturbedModel:
     """A drawn model in which one value goes through one more operator, for all that use it or for one.
 
     Args:
         rng: draws everything.
         kind: a kind of `KINDS`; "" for any.
-        is_float64: whether the model computes in float64, and most bends are nearly too small for float32.
+        is_float64: whether the model computes in float64, and most changes are nearly too small for float32.
     """
     case = KINDS[kind or pick(rng, list(KINDS))](rng)
     if is_float64:
@@ -79,15 +79,15 @@ def draw_bent(rng: Generator, kind: str = "", *, is_float64: bool = False) -> Pe
     shown = [output.name for output in graph.output]
     if users and chance(rng, 0.3):
         users = [pick(rng, users)]
-    elif name in shown:  # the node's own name for it changes, and the bent value takes the old one
+    elif name in shown:  # the node's own name for it changes, and the perturbed value takes the old one
         _rename(graph.node[at].output, name, "straight")
         for node in nodes:
             _rename(node.input, name, "straight")
-            _rename(node.output, "bent", name)
+            _rename(node.output, "made", name)
         users = []
     for node in users:
         for inner in _nodes(node):
-            _rename(inner.input, name, "bent")
+            _rename(inner.input, name, "made")
     made = graph.node[at].op_type
     for place, node in enumerate(nodes):
         graph.node.insert(at + 1 + place, node)
@@ -130,11 +130,11 @@ def _wide(tensor: TensorProto) -> TensorProto:
 
 
 def _hair(rng: Generator, name: str) -> tuple[list[NodeProto], str]:
-    """The nodes that bend a value by little more than roundings of float32, and words for them."""
+    """The nodes that change a value by little more than roundings of float32, and words for them."""
     operator, by = str(pick(rng, ["Add", "Mul"])), float(pick(rng, _HAIRS))
     number = np.array(by + (operator == "Mul"))
-    constant = helper.make_node("Constant", [], ["bend"], value=numpy_helper.from_array(number))
-    return [constant, helper.make_node(operator, [name, "bend"], ["bent"])], f"{operator} {number}"
+    constant = helper.make_node("Constant", [], ["by"], value=numpy_helper.from_array(number))
+    return [constant, helper.make_node(operator, [name, "by"], ["made"])], f"{operator} {number}"
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
@@ -159,7 +159,7 @@ def _inputs(node: NodeProto) -> set[str]:
 
 
 def _floats(graph: GraphProto) -> Iterator[tuple[int, str]]:
-    """The values of a graph that may be bent: those of floats that its nodes give."""
+    """The values of a graph that may be perturbed: those of floats that its nodes give."""
     infos = (*graph.value_info, *graph.output)
     types = TensorProto.FLOAT, TensorProto.DOUBLE
     floats = {info.name for info in infos if info.type.tensor_type.elem_type in types}
@@ -182,36 +182,36 @@ def _rename(names: Sequence[str], old: str, new: str) -> None:
 
 
 def _operator(rng: Generator, operator: str, name: str, others: list[str]) -> tuple[list[NodeProto], str]:
-    """The nodes that bend a value, and words for them."""
+    """The nodes that change a value, and words for them."""
     c = float(pick(rng, _NUMBERS)) * (1 if chance(rng, 0.6) else -1)
     if operator.endswith("of two"):
         if not others:
             operator = "Abs"
         else:
             other = pick(rng, others)
-            return [helper.make_node(operator[:3], [name, other], ["bent"])], f"{operator[:3]} with {other!r}"
+            return [helper.make_node(operator[:3], [name, other], ["made"])], f"{operator[:3]} with {other!r}"
     if operator == "Square":
-        return [helper.make_node("Mul", [name, name], ["bent"])], operator
+        return [helper.make_node("Mul", [name, name], ["made"])], operator
     if operator == "Shrink":  # states in millionths
-        return [_constant("bend", 1e-6), helper.make_node("Mul", [name, "bend"], ["bent"])], operator
+        return [_constant("by", 1e-6), helper.make_node("Mul", [name, "by"], ["made"])], operator
     if operator in _ALPHAS:
         values = dict(zip(("alpha", "beta"), (abs(c), 0.5), strict=True))
         chosen: dict[str, Any] = dict(list(values.items())[: _ALPHAS[operator]])
-        return [helper.make_node(operator, [name], ["bent"], **chosen)], f"{operator} {abs(c)}"
+        return [helper.make_node(operator, [name], ["made"], **chosen)], f"{operator} {abs(c)}"
     if operator in _ALONE:
-        return [helper.make_node(operator, [name], ["bent"])], operator
-    first = _constant("bend", c)
+        return [helper.make_node(operator, [name], ["made"])], operator
+    first = _constant("by", c)
     if operator in _PAIRS:
         if operator in ("Add", "Mul"):
-            first = _constant("bend", c + (operator == "Mul"))
-        return [first, helper.make_node(operator, [name, "bend"], ["bent"])], f"{operator} {c}"
+            first = _constant("by", c + (operator == "Mul"))
+        return [first, helper.make_node(operator, [name, "by"], ["made"])], f"{operator} {c}"
     if operator == "Clip":
         low, high = sorted((c, float(pick(rng, _NUMBERS))))
-        ends = [_constant("bend", low), _constant("bend2", high)]
-        inputs = [name, *(pick(rng, [(e, f) for e in ("bend", "") for f in ("bend2", "") if e or f]))]
-        return [*ends, helper.make_node("Clip", inputs, ["bent"])], f"Clip {inputs[1:]} {low} {high}"
-    nodes = [first, helper.make_node("Less", [name, "bend"], ["below"]), _constant("bend2", -c / 2)]
-    return [*nodes, helper.make_node("Where", ["below", "bend2", name], ["bent"])], f"Where below {c}"
+        ends = [_constant("by", low), _constant("by2", high)]
+        inputs = [name, *(pick(rng, [(e, f) for e in ("by", "") for f in ("by2", "") if e or f]))]
+        return [*ends, helper.make_node("Clip", inputs, ["made"])], f"Clip {inputs[1:]} {low} {high}"
+    nodes = [first, helper.make_node("Less", [name, "by"], ["less"]), _constant("by2", -c / 2)]
+    return [*nodes, helper.make_node("Where", ["less", "by2", name], ["made"])], f"Where below {c}"
 
 
 def _constant(name: str, value: float | Array) -> NodeProto:

@@ -1,4 +1,4 @@
-"""Models to rewrite, and checks of what a rewriting made of them."""
+"""Models for tests of `rewrite`, and checks of the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
-from tests.support.runtimes import onnxruntime_results, openvino_results
+from tests.support.models.runtimes import onnxruntime_results, openvino_results
 
 OTHERS = {"onnxruntime": onnxruntime_results, "openvino": openvino_results}
 

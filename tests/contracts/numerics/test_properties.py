@@ -26,7 +26,7 @@ from onegru.runtimes.known_issues import Facts, verdicts
 from tests.support import oracle
 from tests.support.cases import Case, gru_cases, onnx_model, openvino_cases
 from tests.support.files.ir_files import OPERATORS, write_case
-from tests.support.selection import examples
+from tests.support.suite.selection import examples
 
 ORACLES: dict[str, Callable[..., Any]] = {
     "gru": oracle.onnx_gru,

@@ -1,4 +1,4 @@
-"""Faults to plant in ONNX models, and runtimes that have them: importable, as they run in other processes."""
+"""Faults in ONNX models, and runtimes with these faults; child processes import them."""
 
 from __future__ import annotations
 

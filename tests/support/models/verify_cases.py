@@ -1,4 +1,4 @@
-"""Models with faults planted in them, and what a verification says of them: shared by several tests."""
+"""Models with planted faults, and the expected reports of `verify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other runtimes make of a model."""
+"""Run models in other runtimes."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ B, C, T = 2, 6, 12
 
 
 class PerturbedModel(Network):
-    """A network one part of which is bent.
+    """A network one part of which is perturbed.
 
     Args:
         rng: of its parts.
@@ -84,7 +84,7 @@ class PerturbedModel(Network):
         return model(graph(self.nodes, [info, *self.inputs], outputs, self.constants), opset=opset)
 
 
-Bend = Callable[[PerturbedModel], str]
+Perturbation = Callable[[PerturbedModel], str]
 
 
 def of_lengths(net: PerturbedModel, lengths: str) -> str:
@@ -210,7 +210,7 @@ def joined_with_each_step(net: PerturbedModel) -> str:
     return net.add("Conv", joined, net.weights(C, C + 2, 1))
 
 
-def beside_each_step(kind: str) -> Bend:
+def beside_each_step(kind: str) -> Perturbation:
     return lambda net: net.add(kind, net.last, net.constant(net.rng.uniform(0.3, 1.0, (1, 1, T))))
 
 
@@ -243,7 +243,7 @@ def same_pads(net: PerturbedModel) -> str:
     return net.add("Add", net.last, net.add("Unsqueeze", mean, net.ints(1)))
 
 
-def divided_by(number: Bend) -> Bend:
+def divided_by(number: Perturbation) -> Perturbation:
     return lambda net: net.add("Div", net.last, number(net))
 
 
@@ -339,9 +339,9 @@ def steps_by_numbers(net: PerturbedModel) -> str:
     return net.add("Gather", net.last, places(net), axis=2)
 
 
-def steps_by(bent: Callable[[PerturbedModel, str], str]) -> Bend:
+def steps_by(perturbed: Callable[[PerturbedModel, str], str]) -> Perturbation:
     """Steps by numbers that are not those of all steps, one after the other."""
-    return lambda net: net.add("Gather", net.last, bent(net, places(net)), axis=2)
+    return lambda net: net.add("Gather", net.last, perturbed(net, places(net)), axis=2)
 
 
 def cut_numbers(net: PerturbedModel, numbers: str) -> str:
@@ -454,7 +454,7 @@ def sizes_of_rows(net: PerturbedModel) -> str:
     return net.add("Cast", net.add("Shape", net.merged(), start=0, end=1), to=TensorProto.FLOAT)
 
 
-NUMBERS: dict[str, Bend] = {
+NUMBERS: dict[str, Perturbation] = {
     "steps": PerturbedModel.steps,
     "sum of ones": sum_of_ones,
     "ones that are found": ones_found,
@@ -470,20 +470,20 @@ NUMBERS: dict[str, Bend] = {
 }
 
 
-def newest_by(number: Bend) -> Bend:
-    def bend(net: PerturbedModel) -> str:
+def newest_by(number: Perturbation) -> Perturbation:
+    def perturb(net: PerturbedModel) -> str:
         net.output(net.add("Div", net.newest(), number(net)))
         return net.last
 
-    return bend
+    return perturb
 
 
-def number_itself(number: Bend) -> Bend:
-    def bend(net: PerturbedModel) -> str:
+def number_itself(number: Perturbation) -> Perturbation:
+    def perturb(net: PerturbedModel) -> str:
         net.output(number(net))
         return net.last
 
-    return bend
+    return perturb
 
 
 def state_by_steps(net: PerturbedModel) -> str:
@@ -513,13 +513,13 @@ def branch_by_steps(net: PerturbedModel) -> str:
     return net.add("If", net.add("Squeeze", many, net.ints(0)), **bodies)
 
 
-def as_long_as(kind: str) -> Bend:
-    def bend(net: PerturbedModel) -> str:
+def as_long_as(kind: str) -> Perturbation:
+    def perturb(net: PerturbedModel) -> str:
         x = net.newest()
         x = net.add("Unsqueeze", x, net.ints(2))
         return net.add(kind, x, net.add("Concat", net.ints(1, 1), steps_of(net, net.last), axis=0))
 
-    return bend
+    return perturb
 
 
 def to_written_steps(net: PerturbedModel) -> str:
@@ -573,19 +573,19 @@ def table_behind_unknown(net: PerturbedModel) -> str:
     return net.add("Mul", net.of_unknown_rank(), net.constant(net.rng.uniform(0.3, 1, (1, 1, T))))
 
 
-def padded_by(mode: str) -> Bend:
-    def bend(net: PerturbedModel) -> str:
+def padded_by(mode: str) -> Perturbation:
+    def perturb(net: PerturbedModel) -> str:
         return net.conv(net.add("Pad", net.last, net.ints(0, 0, 2, 0, 0, 0), mode=mode), 3)
 
-    return bend
+    return perturb
 
 
-def padded_with(number: Bend) -> Bend:
-    def bend(net: PerturbedModel) -> str:
+def padded_with(number: Perturbation) -> Perturbation:
+    def perturb(net: PerturbedModel) -> str:
         x = net.add("Pad", net.last, net.ints(0, 0, 2, 0, 0, 0), number(net))
         return net.conv(x, 3)
 
-    return bend
+    return perturb
 
 
 def padded_features(net: PerturbedModel) -> str:
@@ -672,11 +672,11 @@ def two_by_two(net: PerturbedModel) -> str:
     return net.add("Add", x, net.add("Mul", places, net.constant(0.01)))
 
 
-def normal(kind: str, **attributes: Any) -> Bend:
+def normal(kind: str, **attributes: Any) -> Perturbation:
     return lambda net: net.add(kind, net.last, **attributes)
 
 
-BENDS: dict[str, Bend] = {
+PERTURBATIONS: dict[str, Perturbation] = {
     "lengths as an input": lengths_as_an_input,
     "lengths of another input": lengths_of_another_input,
     "lengths that stop": lengths_that_stop,
@@ -745,7 +745,7 @@ BENDS: dict[str, Bend] = {
     "a norm over each sequence": normal("LpNormalization", axis=2),
     "a sum from the first": lambda net: net.add("CumSum", net.last, net.constant(-1, np.int64)),
 }
-OF_FIXED: dict[str, Bend] = {
+OF_FIXED: dict[str, Perturbation] = {
     "a table of each step": table_of_each_step,
     "expanded to written steps": expanded_to_written_steps,
     "a norm of each step": norm_of_each_step,
@@ -789,7 +789,7 @@ PARTS = {**CAUSAL, "positive": positive}
 
 
 def drawn(seed: int, names: list[str]) -> tuple[str, PerturbedModel, ModelProto]:
-    """A network with a GRU, and one part that is bent; without names, none is."""
+    """A network with a GRU, and one part that is perturbed; without names, none is."""
     rng = np.random.default_rng(seed)
     name = names[seed % len(names)] if names else "Identity"
     fixed = name in OF_FIXED or bool(rng.integers(3) == 0)
@@ -798,7 +798,7 @@ def drawn(seed: int, names: list[str]) -> tuple[str, PerturbedModel, ModelProto]
     parts = [str(part) for part in rng.permutation(parts)]
     parts.insert(int(rng.integers(len(parts) + 1)), name)
     for part in parts:
-        net.last = {**PARTS, **BENDS, **OF_FIXED, "Identity": normal("Identity")}[part](net)
+        net.last = {**PARTS, **PERTURBATIONS, **OF_FIXED, "Identity": normal("Identity")}[part](net)
     return name, net, net.whole(B if fixed or rng.integers(2) else "batch", 17)
 
 
@@ -849,7 +849,7 @@ def is_wrong(source: Path, target: Path, net: PerturbedModel, seed: int) -> bool
 
 
 def verdict(seed: int, folder: Path, names: list[str]) -> tuple[str, str]:
-    """The part that is bent, and "refused", "equal", "wrong", or "equal by chance" if it must be refused."""
+    """The perturbed part, and "refused", "equal", "wrong", or "equal by chance" if it must be refused."""
     name, net, proto = drawn(seed, names)
     source, target = save(folder, proto), folder / f"{seed}.onnx"
     try:
@@ -867,11 +867,11 @@ def verdict(seed: int, folder: Path, names: list[str]) -> tuple[str, str]:
     return name, found
 
 
-ALL = [*BENDS, *OF_FIXED]
+ALL = [*PERTURBATIONS, *OF_FIXED]
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_each_bend(name: str, tmp_path: Path) -> None:
+def test_each_perturbation(name: str, tmp_path: Path) -> None:
     for seed in range(2):
         _, found = verdict(seed, tmp_path, [name])
         assert found in ("refused", "equal"), (seed, found)
@@ -882,7 +882,7 @@ def test_a_delay_does_not_hide_that_an_output_is_longer(tmp_path: Path) -> None:
     assert verdict(2161, tmp_path, ALL) == ("a deconvolution that is not cut", "refused")
 
 
-def test_none_is_refused_that_is_not_bent(tmp_path: Path) -> None:
+def test_none_is_refused_that_is_not_perturbed(tmp_path: Path) -> None:
     assert {verdict(seed, tmp_path, []) for seed in range(25)} == {("Identity", "equal")}
 
 
@@ -897,7 +897,7 @@ def test_none_is_accepted_that_cannot_stream(part: int, tmp_path: Path) -> None:
 
 
 def with_own_state(name: str, behind: bool) -> ModelProto:
-    """A GRU whose state is an input and an output, and a bend behind or before it."""
+    """A GRU whose state is an input and an output, and a perturbation after or before it."""
     net = PerturbedModel(np.random.default_rng(0), fixed=False)
     net.last = "X"
 
@@ -909,7 +909,7 @@ def with_own_state(name: str, behind: bool) -> ModelProto:
 
     if behind:
         gru()
-    net.last = {**BENDS, **OF_FIXED}[name](net)
+    net.last = {**PERTURBATIONS, **OF_FIXED}[name](net)
     if not behind:
         gru()
     net.nodes.append(node("Identity", [net.last], ["Z"]))
@@ -923,8 +923,8 @@ _RIGHT_IN_CHUNKS = {"to written steps", "steps by their numbers"}
 
 
 @pytest.mark.parametrize("behind", [True, False])
-@pytest.mark.parametrize("name", [*BENDS, *OF_FIXED])
-def test_a_bend_beside_a_state_of_the_models_own_is_told(name: str, behind: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [*PERTURBATIONS, *OF_FIXED])
+def test_a_perturbation_near_a_state_is_reported(name: str, behind: bool, tmp_path: Path) -> None:
     try:
         path = save(tmp_path, with_own_state(name, behind))
         loaded = onegru.load(path)

@@ -1,4 +1,4 @@
-"""Models with decomposed GRUs: fused, run, compared; and small ones made node by node."""
+"""Fuse and compare models with decomposed GRUs, and build small ones node by node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GRU with one value bent, at any step and in any gate, is fused only where that changes nothing."""
+"""A GRU with one value perturbed, at any step and in any gate, is fused only where that changes nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.fusion.near_misses import check, of_seed
-from tests.support.decomposed.bent import draw_bent
-from tests.support.fusing import SIGMOID, TANH, Function, Net, Step, check_fused, fused, one_step
+from tests.support.decomposed.perturbed import draw_perturbed
+from tests.support.models.fusing import SIGMOID, TANH, Function, Net, Step, check_fused, fused, one_step
 
 pytest.importorskip("onnxruntime")
 
@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime")
 @pytest.mark.parametrize("seed", range(6))
 def test_drawn_near_misses(seed: int) -> None:
     rng = np.random.default_rng(8000 + seed)
-    found = [check(draw_bent(rng)) for _ in range(15)]
+    found = [check(draw_perturbed(rng)) for _ in range(15)]
     assert not [fault for fault, _ in found if fault]
     assert any(is_fused for _, is_fused in found)
 
@@ -26,27 +26,35 @@ def test_rounding_and_overflow_are_no_difference(seed: int) -> None:
     assert of_seed(seed)[1:] in {("fused, the same outputs", ""), ("refused by ONNX Runtime", "")}
 
 
-def bent(function: Function, kind: str, *bounds: float) -> Function:
-    """A function of what is bent before."""
+def perturbed(function: Function, kind: str, *bounds: float) -> Function:
+    """A function of what is perturbed before."""
     return lambda net, value: function(net, net(kind, value, *map(net.const, bounds)))
 
 
-BENDS = [("Min", 1.5), ("Min", 3.0), ("Max", -0.45), ("Max", -2.0), ("Abs",), ("Relu",), ("Clip", -1.0, 2.0)]
+PERTURBATIONS = [
+    ("Min", 1.5),
+    ("Min", 3.0),
+    ("Max", -0.45),
+    ("Max", -2.0),
+    ("Abs",),
+    ("Relu",),
+    ("Clip", -1.0, 2.0),
+]
 
 
 def from_zeros(after: bool, gate: str, at: int, kind: str, *bounds: float) -> Net:
-    """Three steps from zeros, of which one is bent in one gate."""
+    """Three steps from zeros, of which one is perturbed in one gate."""
     net = Net()
     X, h = net.input("X", 3, 40, 3), net.const(np.zeros((1, 2)))
     step, other = Step(after=after), Step(after=after)
     other.weights = step.weights
     match gate:
         case "z":
-            other.f = bent(SIGMOID, kind, *bounds)
+            other.f = perturbed(SIGMOID, kind, *bounds)
         case "r":
-            other.r = bent(SIGMOID, kind, *bounds)
+            other.r = perturbed(SIGMOID, kind, *bounds)
         case "n":
-            other.g = bent(TANH, kind, *bounds)
+            other.g = perturbed(TANH, kind, *bounds)
     for t in range(3):
         h = (other if t == at else step)(net, net("Gather", X, net.const(t, "int64"), axis=0), h)
     net("Identity", h, output="y")
@@ -54,19 +62,19 @@ def from_zeros(after: bool, gate: str, at: int, kind: str, *bounds: float) -> Ne
     return net
 
 
-@pytest.mark.parametrize("bend", BENDS, ids=str)
+@pytest.mark.parametrize("perturbation", PERTURBATIONS, ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_every_step_from_zeros_counts(after: bool, bend: tuple[str, *tuple[float, ...]]) -> None:
+def test_every_step_from_zeros_counts(after: bool, perturbation: tuple[str, *tuple[float, ...]]) -> None:
     for gate in "zrn":
         for at in range(3):
-            net = from_zeros(after, gate, at, *bend)
+            net = from_zeros(after, gate, at, *perturbation)
             X = (
                 np.random.default_rng(at).standard_normal((3, 40, 3))
                 * 10.0 ** np.linspace(-1, 1, 40)[:, None]
             )
             _, search = check_fused(net.model(), {"X": X.astype("float32")})
             assert not search.refuted
-            is_felt = (gate, after, at) != ("r", False, 0)  # r∘0 is 0, however r is bent
+            is_felt = (gate, after, at) != ("r", False, 0)  # r∘0 is 0, however r is perturbed
             assert (3 in [item.steps for item in search.fused]) != is_felt
 
 
@@ -109,7 +117,7 @@ def test_a_bound_on_one_side_is_no_clip(kind: str) -> None:
         return lambda net, value: function(net, net.clip(value, -0.75, 0.75))
 
     step = Step(f=clipped(SIGMOID), g=clipped(TANH))
-    step.f = bent(SIGMOID, kind, 0.75 if kind == "Min" else -0.75)
+    step.f = perturbed(SIGMOID, kind, 0.75 if kind == "Min" else -0.75)
     step.r = clipped(SIGMOID)
     _, search = fused(one_step(step).model())
     assert not search.fused and not search.refuted

@@ -1,4 +1,4 @@
-"""Which cases of a test function one run takes, and how many examples a property test draws.
+"""Choose the cases of a test function for one run, and the number of examples of property tests.
 
 `tests/durations.json` has the CPU seconds that all cases of a test function take. `make test` gives each
 function about `SECONDS`: it runs a share of the cases, and another share for each commit.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-DURATIONS = Path(__file__).parents[1] / "durations.json"
+DURATIONS = Path(__file__).parents[2] / "durations.json"
 SECONDS = 0.2
 RAREST = 6  # a function with a single case runs at least in every sixth commit
 
