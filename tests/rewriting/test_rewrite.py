@@ -14,6 +14,9 @@ import onegru
 from onegru.operators.onnx import DECOMPOSED_OPSET
 from onegru.rewriting.rewrite import rewrite
 from tests.support.files.onnx_models import (
+    PLAIN,
+    WEIGHTS,
+    X_INFO,
     B,
     H,
     I,
@@ -330,3 +333,22 @@ def test_augru_for_a_runtime(
     left = onegru.inspect(tmp_path / "target.onnx").grus
     assert len(left) == (runtime == "onnxruntime")
     assert all(item.runtime != runtime for gru in left for item in gru.others)
+
+
+@pytest.mark.parametrize("opset", [3, 5])
+def test_float16_of_an_old_model(tmp_path: Path, opset: int) -> None:
+    """Cast names its type by a number from opset 6 on."""
+    proto = graph([PLAIN], [X_INFO], ["Y"], WEIGHTS)
+    path = save(tmp_path, model(proto, opset=opset, ir=3))
+    onegru.rewrite(path, tmp_path / "half.onnx", dtype="float16")
+    assert onnx.load(tmp_path / "half.onnx").opset_import[0].version == 6
+    with pytest.raises(onegru.SpecError, match=r"^opset: 5; must be at least 6 for float16"):
+        onegru.rewrite(path, dtype="float16", opset=5)
+
+
+def test_empty_inputs_are_not_run_in_onnxruntime(tmp_path: Path) -> None:
+    """ONNX Runtime aborts the process for an input size of 0."""
+    arrays = {"W": np.zeros((1, 3 * H, 0), np.float32), "R": np.ones((1, 3 * H, H), np.float32)}
+    proto = model(graph([gru("X", ["Y"])], [value("X", shape=[4, 2, 0])], ["Y"], arrays))
+    with pytest.raises(onegru.FormatError, match="no output depends on the random inputs"):
+        onegru.rewrite(save(tmp_path, proto), tmp_path / "target.onnx", runtime="onnxruntime")

@@ -86,6 +86,9 @@ def check_result(
         for name, count in count_steps(given if given.gru_nodes else result, case.inputs).items():
             steps[name] = max(count, steps.get(name, 0))
         for runner, run in runs.items():
+            if runner == "onnxruntime" and not all(map(np.size, case.inputs.values())):
+                notes = ("not checked in onnxruntime on empty inputs, which can make it abort the process",)
+                continue
             results = run(case.inputs)
             for name, expected in case.outputs.items():
                 report = compare(name, runner, f"output {name!r} in {runner}", expected, results[name])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
 from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
 from onegru.formats.graph import Graph
 from onegru.formats.openvino.reader import ir_graph
 from onegru.formats.openvino.states import hide_states, show_states
@@ -40,8 +42,18 @@ class IrDocument:
 
     def write(self, path: Path) -> None:
         """Write the .bin, then the .xml."""
-        weights = path.with_suffix(".bin"), lambda file: file.write(self.weights.data)
-        write_files([weights, (path, lambda file: file.write(self.xml()))])
+        weights = path.with_suffix(".bin")
+        if Path(os.path.realpath(path)).with_suffix(".bin") != Path(os.path.realpath(weights)):
+            raise SpecError(
+                f"{path}: not written: a link to one file of an IR would leave its other file unchanged; "
+                "must be a regular .xml and .bin, or links to the .xml and the .bin of one IR"
+            )
+        write_files(
+            [
+                (weights, lambda file: file.write(self.weights.data)),
+                (path, lambda file: file.write(self.xml())),
+            ]
+        )
 
     def graph(self, path: Path) -> Graph:
         """Read the graph from the new content; `path` is the source file."""

@@ -23,6 +23,9 @@ from onegru.rewriting.nodes.decompose import decompose
 from onegru.rewriting.nodes.node_config import GruNodeConfig, require
 from onegru.rewriting.nodes.scope import Draft, Scope
 
+#: The oldest opset whose Cast names the type by a number, as in all later opsets.
+FLOAT16_OPSET = 6
+
 _SWAPPED = (1, 0, 2)
 _TO_TIME_FIRST = (1, 2, 0, 3)
 _TO_BATCH_FIRST = (2, 0, 1, 3)
@@ -121,6 +124,8 @@ def _perm(node: NodeProto) -> tuple[int, ...] | None:
 def _to_half(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
     """Convert the node to float16, with Casts around it."""
     dtype = require(new.scope, config, "float16")[0]
+    if new.scope.opset < FLOAT16_OPSET:
+        raise SpecError.of("opset", f"{new.scope.opset}; must be at least {FLOAT16_OPSET} for float16")
     new.done.append(f"{dtype} became float16")
     inputs = {}
     for port in ("X", "W", "R", "B", "initial_h"):

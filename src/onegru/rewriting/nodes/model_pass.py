@@ -35,7 +35,7 @@ from onegru.formats.onnx.values import Names, all_graphs
 from onegru.models.fusing import fusing_hint
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.external_data import embed_external, left_external, one_file
-from onegru.rewriting.nodes.changes import CHANGES, RewriteOptions, to_int8
+from onegru.rewriting.nodes.changes import CHANGES, FLOAT16_OPSET, RewriteOptions, to_int8
 from onegru.rewriting.nodes.node_config import node_of, operator_at, read_config
 from onegru.rewriting.nodes.opset import convert_nodes, is_same
 from onegru.rewriting.nodes.plan import plan_node, written_attributes
@@ -141,6 +141,8 @@ class _Rewriter:
         least = self.old
         if self.options.runtime == "onnxruntime":
             least = max(least, OLDEST_OPSET)
+        if self.options.float16:
+            least = max(least, FLOAT16_OPSET)
         if self.options.decompose or self.decomposes_augru:
             least = max(least, DECOMPOSED_OPSET)
         if self.options.runtime is not None and least < DECOMPOSED_OPSET:

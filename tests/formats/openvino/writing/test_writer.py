@@ -12,7 +12,8 @@ import pytest
 import onegru
 from tests.support.cases import DIRECTIONS, DTYPES
 from tests.support.files.saved_models import LENGTHS, assert_close, assert_same_as, ir_feeds
-from tests.support.layers import H, call, draw, make_gru, make_stack, reference
+from tests.support.layers import H, I, call, draw, make_gru, make_stack, reference
+from tests.support.machine.systems import posix
 from tests.support.models.runtimes import openvino_results
 
 
@@ -144,3 +145,29 @@ def test_an_ir_without_lengths_needs_no_openvino(tmp_path: Path, direction: str,
                 for name, array in feeds.items()
             }
         )
+
+
+@posix
+@pytest.mark.parametrize("linked", [".xml", ".bin"])
+def test_link_to_one_file_of_an_ir(tmp_path: Path, linked: str) -> None:
+    """A link to one file of an IR would leave the other one unchanged, so the pair would not match."""
+    onegru.save_layers(make_gru(), tmp_path / "other.xml")
+    before = [(tmp_path / name).read_bytes() for name in ("other.xml", "other.bin")]
+    (tmp_path / f"link{linked}").symlink_to(tmp_path / f"other{linked}")
+    with pytest.raises(onegru.SpecError, match=r"link\.xml: not written: a link to one file of an IR would"):
+        onegru.save_layers(make_gru(clip=0.5), tmp_path / "link.xml")
+    with pytest.raises(onegru.SpecError, match="a link to one file of an IR would"):
+        onegru.make_streaming(tmp_path / "other.xml", tmp_path / "link.xml")
+    assert before == [(tmp_path / name).read_bytes() for name in ("other.xml", "other.bin")]
+
+
+@posix
+def test_links_to_both_files_of_an_ir(tmp_path: Path) -> None:
+    onegru.save_layers(make_gru(), tmp_path / "other.xml")
+    for suffix in (".xml", ".bin"):
+        (tmp_path / f"link{suffix}").symlink_to(tmp_path / f"other{suffix}")
+    onegru.make_streaming(tmp_path / "other.xml", tmp_path / "link.xml")
+    X = np.ones((1, 2, I), np.float32)
+    streams = [onegru.load(tmp_path / f"{name}.xml").stream() for name in ("other", "link")]
+    other, link = (stream.run({"X": X})["Y"] for stream in streams)
+    assert np.array_equal(other, link)
