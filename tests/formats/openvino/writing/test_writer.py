@@ -169,5 +169,5 @@ def test_links_to_both_files_of_an_ir(tmp_path: Path) -> None:
     onegru.make_streaming(tmp_path / "other.xml", tmp_path / "link.xml")
     X = np.ones((1, 2, I), np.float32)
     streams = [onegru.load(tmp_path / f"{name}.xml").stream() for name in ("other", "link")]
-    other, link = (stream({"X": X})["Y"] for stream in streams)
+    other, link = (stream.step({"X": X})["Y"] for stream in streams)
     assert np.array_equal(other, link)
