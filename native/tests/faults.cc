@@ -1,5 +1,5 @@
 // A library for LD_PRELOAD that makes the n-th allocation or thread start of onegru's libraries fail, and counts their
-// allocated blocks. tests/support/machine/faults.py builds and controls it. Only for Linux.
+// allocated blocks. tests/contracts/faults.py builds and controls it. Only for Linux.
 //
 // An allocation belongs to a library if the library calls it, or the C++ library on its behalf.
 
