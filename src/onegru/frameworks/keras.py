@@ -54,8 +54,8 @@ def from_keras(
         a reverse layer if it returns only its last output, because Keras does not reorder its sequences.
 
     Raises:
-        SpecError: a required argument is missing, or the layer has an unsupported feature: another activation,
-            another merge_mode, a sequence in processing order, a custom class.
+        SpecError: a required argument is missing, or the layer has an unsupported feature: an activation,
+            a merge_mode, a sequence in processing order, a custom class.
     """
     if isinstance(source, list | tuple):
         if name is not None:

@@ -152,10 +152,11 @@ def from_torch(
         engine: the engine that runs the layer, as in `onegru.GRU`.
 
     Returns:
-        a `GRU` for a cell or for one layer, in one or both directions; a `Stack` for several layers. They have
-        the tensors' type. A module with batch_first becomes a layer with layout 1, whose states are also
-        batch first: [B, D, H], in contrast to `nn.GRU`'s [D, B, H]. dropout has no effect. A dynamically quantized module becomes a float32 layer with its stored weights: q·scale, or
-        values rounded to float16. An int8 module also quantizes x and h in each step; the layer does not.
+        a `GRU` for a cell or for one layer, in one or both directions; a `Stack` for several layers. They
+        have the tensors' type. A module with batch_first becomes a layer with layout 1, whose states are also
+        batch first: [B, D, H], in contrast to `nn.GRU`'s [D, B, H]. dropout has no effect. A dynamically
+        quantized module becomes a float32 layer with its stored weights: q·scale, or values rounded to
+        float16. An int8 module also quantizes x and h in each step; the layer does not.
 
     Raises:
         SpecError: no GRU is found; there are several and `prefix` names none of them (the message lists
