@@ -75,9 +75,7 @@ def onnx_model(case: Case) -> ModelProto:
         return helper.make_tensor_value_info(port.name, helper.np_dtype_to_tensor_dtype(dtype), shape)
 
     is_old = operator.version < 7 and not operator.attention
-    ports = sorted(
-        case.lowered.ports, key=lambda port: port.name not in fed
-    )  # for callers that feed by index
+    ports = sorted(case.lowered.ports, key=lambda port: port.name not in fed)  # for feeds by index
     before, after, constants = _quantizing(case)
     graph = helper.make_graph(
         [*before, node, *after],

@@ -35,8 +35,8 @@ class Outcome:
     """Result of a case in a runtime.
 
     Attributes:
-        status: passes, differs, refuses (the runtime raises an error) or crashes (a signal, an exit, a hang, or
-            no memory left).
+        status: passes, differs, refuses (the runtime raises an error) or crashes (a signal, an exit, a hang,
+            or no memory).
         reason: the reason, in one line; "" if it passes.
         output: if it differs, the output with the largest ratio of error to tolerance.
         where: the index of the value with that ratio.

@@ -42,8 +42,7 @@ class SpecError(OneGRUError, ValueError):
 
     Attributes:
         argument: the argument, or the option of a command; None for an error about no single argument, such
-            as
-            the tensors of a file.
+            as the tensors of a file.
     """
 
     __module__ = "onegru"

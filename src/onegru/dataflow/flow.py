@@ -317,9 +317,7 @@ class Flow:
             found = call.operator.shape(call, op.outputs.index(name))
         except (UnknownOpError, *BROKEN):
             return stated
-        if (
-            found is not None and stated is not None and len(found) == len(stated)
-        ):  # a rule may not know names
+        if found is not None and stated is not None and len(found) == len(stated):  # a rule may lack names
             pairs = enumerate(zip(found, stated, strict=True))
             found = tuple(b if a == f"{name}#{axis}" else a for axis, (a, b) in pairs)
         return _merged(found, stated)

@@ -45,18 +45,16 @@ def from_flax(
     Args:
         source: one of:
 
-            - the parameters of a linen `GRUCell` ({"ir": {"kernel": [I, H], "bias": [H]}, "iz", "in", "hr",
-            "hz",
-              "hn"}) or of an NNX `GRUCell` ({"dense_i": {"kernel": [I, 3H], "bias": [3H]}, "dense_h":
-              {"kernel":
-              [H, 3H]}});
+            - the parameters of a linen `GRUCell`: {"ir": {"kernel": [I, H], "bias": [H]}, "iz", "in", "hr",
+              "hz", "hn"};
+            - the parameters of an NNX `GRUCell`: {"dense_i": {"kernel": [I, 3H], "bias": [3H]}, "dense_h":
+              {"kernel": [H, 3H]}};
             - the parameters of a model that contains one of these, with or without "params";
             - an `nnx.GRUCell`, an `nnx.RNN` of one, or another NNX module that contains one.
-        backward: the backward direction of a bidirectional layer, as for `source`. Default: None (one
-            direction).
+        backward: the backward direction, as for `source`. Default: None (one direction).
         prefix: the path of the cell in the parameters, such as "encoder.cell". Default: None (the only cell).
-        direction: "forward" (default), or "reverse" for an `RNN` with reverse=True and keep_order=True. Set
-            it for parameters only: an `nnx.RNN` specifies it.
+        direction: "forward" (default), or "reverse" for an `RNN` with reverse=True and keep_order=True.
+            Set it for parameters only: an `nnx.RNN` specifies it.
         gate_fn: the name of f. Default: None (Flax's default, "sigmoid"). An NNX cell stores its own.
         activation_fn: the name of g. Default: None (Flax's default, "tanh").
         engine: the engine that runs the layer, as in `onegru.GRU`.

@@ -104,9 +104,7 @@ def _joined(tables: Iterator[pa.Table], plan: Plan, names: Sequence[str]) -> Ite
     held: list[pa.Table] = []
     size = 0
     for table in tables:
-        is_small = (
-            bytes_of(table) <= plan.part_bytes // STEPS
-        )  # larger tables are split before their values are computed
+        is_small = bytes_of(table) <= plan.part_bytes // STEPS  # otherwise it is split first
         if held and (not is_small or size > plan.part_bytes // STEPS):
             yield _in_one_piece(held, names)
             held, size = [], 0

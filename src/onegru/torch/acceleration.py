@@ -96,7 +96,7 @@ def freeze(
         activation_storage: type to which activations are rounded, as in `onegru.GRU`.
 
     Returns:
-        the modules that are frozen, and those that were skipped, with reasons.
+        the frozen modules, and the skipped modules with reasons.
 
     Raises:
         SpecError: an argument is invalid, or a GRU cannot be packed. Nothing is frozen then.
@@ -167,9 +167,8 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     Modules with attention, and subclasses of onegru's modules, stay unchanged.
 
     Raises:
-        SpecError: `model` is not a module, or a GRU computes something that PyTorch's cannot. Nothing is
-            changed
-            then.
+        SpecError: `model` is not a module, or a GRU computes something that PyTorch's cannot. In that
+            case, nothing is changed.
     """
     if not isinstance(model, nn.Module):
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")

@@ -97,10 +97,7 @@ def are_few(T: int, B: int, H: int) -> bool:
 
 
 def are_few_trained(T: int, B: int, H: int) -> bool:
-    """Whether a call with gradients runs on unpacked parameters.
-
-    A single step of more rows takes less time in PyTorch's operator.
-    """
+    """Whether a call with gradients does so; PyTorch's operator is faster for a step of more rows."""
     most = 128 if T == 1 or T > 64 else 512 if T <= 16 else 256
     return 0 < T * B <= most
 

@@ -155,9 +155,7 @@ class LayerNorm(Norm):
 
     def along(self, call: Call) -> Iterator[Move]:
         yield from super().along(call)
-        for index in range(
-            1, len(call.op.inputs)
-        ):  # scale and bias may have as many axes as the scaled value
+        for index in range(1, len(call.op.inputs)):  # scale and bias may have the rank of the scaled value
             size = call.rank(index) if call.is_given(index) else 0
             yield from (Move(index, axis, call.rank() - size + axis) for axis in range(size))
 

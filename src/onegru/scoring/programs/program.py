@@ -22,9 +22,7 @@ class Program(Protocol):
 
     fields: tuple[Field, ...]  # the inputs from each row
     results: tuple[Field, ...]  # the outputs for each row
-    equal_lengths: (
-        bool  # whether all rows of a batch must have the same length, because padding is not supported
-    )
+    equal_lengths: bool  # whether all rows of a batch must have the same length, without padding
     is_parallel: bool  # whether several threads with a batch each are faster than one batch on all cores
 
     def run(self, arrays: Mapping[str, Array], lengths: Array) -> Mapping[str, Array]:

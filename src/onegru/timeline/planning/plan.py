@@ -115,10 +115,7 @@ class TimeExtent(NamedTuple):
 
     @property
     def to_hold(self) -> int:
-        """Return the number of steps that may wait as leading zeros.
-
-        It is `left_pad` for a delayed value, and otherwise at most the number of steps that are cut off.
-        """
+        """Return the number of steps that may wait as leading zeros; unless delayed, only cut-off ones."""
         return self.left_pad if self.delay > 0 else min(self.left_pad, -self.right_pad)
 
     def held(self, steps: int) -> TimeExtent:
