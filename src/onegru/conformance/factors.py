@@ -281,7 +281,7 @@ def _onnx(operator: Operator) -> list[Factor]:
             {
                 "given": _USUAL,
                 "defaults": "What is not given is the default of the ONNX operator of that name.",
-                "first alone": "Values go, in order, to the functions that take one; then come defaults.",
+                "first alone": "Functions with parameters get the values, in order; then defaults.",
                 "left over": "Values that no function takes have no effect.",
             },
         ),
@@ -331,7 +331,7 @@ def _openvino(operator: Operator) -> list[Factor]:
             {
                 "written": _USUAL,  # as in files
                 "none": "Without activations they are sigmoid and tanh.",
-                "with spaces": "Lists may have spaces behind their commas.",
+                "with spaces": "Lists may have spaces after their commas.",
             },
         )
     )

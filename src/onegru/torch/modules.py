@@ -369,7 +369,7 @@ class AUGRU(GRU):
             raise SpecError.of("attention", "None; must be a tensor")
         if input.dim() != 3 or input.shape[2] != self.input_size:
             raise SpecError.of(
-                "input", f"shape {list(input.shape)}; must have 3 dimensions, the last {self.input_size}"
+                "input", f"shape {list(input.shape)}; must have 3 dimensions, {self.input_size} features"
             )
         must_have_steps("input", input.transpose(0, 1) if self.batch_first else input)
         if attention.dim() not in (2, 3):

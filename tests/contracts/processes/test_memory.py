@@ -1,4 +1,4 @@
-"""Test memory: weights are stored once, scratch does not grow with T, and a long call uses less than ONNX Runtime."""
+"""Test memory: weights are stored once, scratch does not grow with T, long calls use less than elsewhere."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from onegru.timeline.axes import Axis
 from onegru.timeline.planning.plan import StreamingPlan, TimeExtent
 
 COUNTS = "computes with the number of steps in a run, or with numbers for each of them"
-NOT_ALONE = "takes earlier steps along an axis that is not time alone"
+NOT_ALONE = "reads earlier steps along an axis that is not only time"
 UNKNOWN = "has an unknown effect along time"
 ONE_FOR_ALL = "applies one value of a run to all of its steps"
 _AT_ONCE = "a layer of each step must take all at once, as Dense does without TimeDistributed"

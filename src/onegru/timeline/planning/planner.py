@@ -127,7 +127,7 @@ class Planner(PlannerPart):
             plan.newest.append(name)
             return
         if len(axes) != 1 or not self.context.leads(name, axes[0]):
-            why = "has steps along an axis that is not time alone"
+            why = "has steps along an axis that is not only time"
             plan.refuse(Finding("unknown", "output", name, why))
         if not axes:
             return
