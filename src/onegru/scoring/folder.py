@@ -59,7 +59,7 @@ class Folder:
             yield
 
     def manifest(self) -> dict[str, Any] | None:
-        """Return the manifest of the earlier run in this folder; None if there is no written part of one."""
+        """Return the manifest of the earlier run in this folder; None if it has no written part."""
         path = self.path / _MANIFEST
         try:
             found = parse_json(path.read_bytes())

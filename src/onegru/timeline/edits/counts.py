@@ -50,7 +50,7 @@ def number_on(edit: Edit, op: Op, step: int) -> State:
 
 
 def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> State:
-    """Restrict an operator to the chunks with the first steps of a run, which a state counts."""
+    """Restrict an operator to the first steps of a run, which a state stores across chunks."""
     op, axis, steps, copies, _ = first
     label, now = label_of(op), edit.input_of(op, 0)
     shape = sizes.first_shape(op, op.inputs[0], axis, 0)

@@ -54,7 +54,7 @@ class PaddingPlanner(PlannerPart):
 
     def _begin_with(self, op: Op, index: int, move: Move, extent: TimeExtent, fill: float | None) -> bool:
         """Plan a first chunk with leading steps of a value; None for copies of its first step."""
-        # So delayed steps catch up again, as in differences.
+        # With known leading steps, delayed steps catch up again, as in differences.
         steps, is_late = move.pad_begin, extent.delay > 0
         if fill == 0:
             steps = min(steps, extent.delay)

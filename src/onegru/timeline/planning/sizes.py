@@ -95,7 +95,7 @@ class SizesPlanner(PlannerPart):
     def check_numbers(
         self, op: Op, taken: list[str], moves: list[Move], timed: Mapping[str, list[int]]
     ) -> None:
-        """Find operators that cannot use values that depend on steps, or on the number of steps."""
+        """Reject operators that may not use values that depend on steps, or on the number of steps."""
         kind, indices, recurrence = op.kind, operator_of(op.kind).size_inputs, recurrence_of(op)
         if recurrence is not None:  # its initial state and lengths are checked there
             indices = (recurrence.lengths, *(first for first, _ in recurrence.states))
@@ -114,7 +114,7 @@ class SizesPlanner(PlannerPart):
                 self.context.refuse("mixes", COUNTS)
 
     def _cuts_time_alone(self, op: Op, index: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
-        """Whether a Slice with bounds that count steps keeps all steps."""
+        """Whether a Slice with bounds that count steps only has these bounds on time, and keeps its axes."""
         axes = self.flow.ints(op, "axes", 3)
         sizes, rank = self.context.sizes_in(op.inputs[index]), len(self.analysis.known[op.inputs[0]] or ())
         if index > 2 or axes is None or any(move.to is None for move in moves):

@@ -107,7 +107,7 @@ class SlicesPlanner(PlannerPart):
         return is_front
 
     def plan(self, op: Op, move: Move, extent: TimeExtent, front: int, behind: int) -> None:
-        """Plan a Slice along time: it removes zeros, waits for leading steps, and drops trailing ones."""
+        """Plan a Slice along time: zeros are removed, leading steps delay it, trailing ones come later."""
         later = max(front - extent.left_pad, 0)
         if (front or behind) and not self.context.is_alone(op.inputs[0], move.axis):
             self.context.refuse("unknown", NOT_ALONE)
