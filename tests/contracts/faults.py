@@ -1,10 +1,10 @@
-"""Faults on purpose: the n-th allocation of the native libraries fails, then the n-th thread that they start.
+"""Inject faults: the n-th allocation of the native libraries fails, then the n-th thread that they start.
 
     python -m tests.contracts.faults [PART…]
 
-For n = 1, 2, … until there is no n-th, each part of the package does its work from its beginning. It must end
-in an error, or in the bits that it has otherwise; the same work then succeeds, and nothing is left behind.
-native/tests/faults.cc makes the faults.
+For n = 1, 2, … until there is no n-th, each part of the package does its work from the beginning. It must end
+in an error, or with bitwise identical results. The same work must then succeed, without leaks.
+native/tests/faults.cc injects the faults.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Work = Callable[[], bytes]
 _SOURCE = Path(__file__).resolve().parents[2] / "native/tests/faults.cc"
 _KINDS = {"allocations": 1, "threads": 2}
 _SEED = 5
-# What ONNX Runtime computes by itself, as it does where a provider cannot say which nodes it takes.
+# Work that ONNX Runtime does itself if a provider cannot report which nodes it claims.
 _ALSO_RIGHT: list[bytes] = []
 
 
@@ -43,7 +43,7 @@ def build(folder: Path) -> Path:
 
 
 def count(library: Path, part: str, seconds: float = 300) -> dict[str, Any]:
-    """How many faults of each kind a part was given, and how many it noticed; raises if it is not right."""
+    """Count the faults of each kind in a part, and those that it noticed; raise if it is wrong."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.contracts.faults", "--inside", part],
         env={**os.environ, "LD_PRELOAD": str(library), "ONEGRU_NUM_THREADS": "3"},
@@ -180,7 +180,7 @@ PARTS: Mapping[str, Callable[[], Work]] = {
 
 
 def _in_a_new_thread(work: Work) -> bytes:
-    """What a thread keeps from call to call is then allocated again."""
+    """Do the work in a new thread, which allocates its thread-local data again."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result()
 
@@ -188,13 +188,13 @@ def _in_a_new_thread(work: Work) -> bytes:
 def _is_refusal(error: Exception) -> bool:
     import onegru
 
-    # Other runtimes raise what they make of our words.
+    # Other runtimes raise their own errors with onegru's message.
     known = isinstance(error, (MemoryError, onegru.OneGRUError))
     return known or any(word in str(error) for word in ("bad_alloc", "out of memory", "no such layer"))
 
 
 def _try(faults: Any, kind: str, n: int, work: Work, expected: bytes) -> tuple[bool, bool]:
-    """Whether there was an n-th, and whether it was noticed."""
+    """Return whether there was an n-th fault, and whether it was noticed."""
     noticed, right, error = False, True, ""
     faults.faults_arm(_KINDS[kind], n)
     try:
@@ -212,7 +212,7 @@ def _try(faults: Any, kind: str, n: int, work: Work, expected: bytes) -> tuple[b
 
 
 def _in_children(faults: Any, kind: str, work: Work, expected: bytes) -> int:
-    """How many there are in the first call of a child, which has no threads yet; a child for each n."""
+    """Count the faults in the first call of a child without threads yet; with a child for each n."""
     for n in range(1, 10_000):
         sys.stdout.flush()
         child = os.fork()
@@ -231,10 +231,10 @@ def _in_children(faults: Any, kind: str, work: Work, expected: bytes) -> int:
 
 
 def _held(faults: Any, work: Work, expected: bytes, most: int = sys.maxsize) -> int:
-    """The blocks that the libraries hold after the work, at least.
+    """Return the smallest number of blocks that the libraries hold after the work.
 
-    There are some more while a helper that the system has suspended is in its last job: for a second or more
-    this waits until there are no more than `most`.
+    There are more blocks while a worker thread that the system has suspended is in its last job, for a second
+    or more. This waits until there are at most `most`.
     """
     least = sys.maxsize
     for n in range(120):
@@ -255,7 +255,7 @@ def _inside(part: str) -> None:
     expected = work()
     faults.faults_look()
     result: dict[str, Any] = {}
-    # What leaks does so in each sweep; what a helper keeps from its first task on, in one.
+    # A leak grows in each pass. A worker keeps the memory from its first task, which occurs in one pass.
     given = noticed = held = 0
     for _ in range(5):
         live = _held(faults, work, expected)
@@ -271,7 +271,7 @@ def _inside(part: str) -> None:
     assert given and noticed, "nothing failed"
     assert held <= 0, f"{held} blocks are left behind"
     result["allocations"], result["noticed"] = given, noticed
-    if part not in ("provider", "provider in int8", "OpenVINO"):  # whose own threads a child does not have
+    if part not in ("provider", "provider in int8", "OpenVINO"):  # a child lacks their own threads
         result["threads"] = _in_children(faults, "threads", work, expected)
         result["allocations of a child"] = _in_children(faults, "allocations", work, expected)
     print(json.dumps(result))

@@ -1,4 +1,4 @@
-"""Fingerprints of all that onegru reads from model files and writes to them.
+"""Compare fingerprints of everything that onegru reads from model files and writes to them.
 
     python -m tests.contracts.fingerprints           compare with fingerprints.json, and print each difference
     python -m tests.contracts.fingerprints --write   store the fingerprints of today's code
@@ -38,7 +38,7 @@ Fingerprint = dict[str, str]
 
 
 def cases() -> dict[str, Callable[[Path], Path]]:
-    """Functions that write a model file into a folder, by the names of the cases."""
+    """Return functions that write a model file into a folder, by the names of the cases."""
     found: dict[str, Callable[[Path], Path]] = {}
     for kind in KINDS:
         for index in range(len(corpus(kind))):
@@ -70,12 +70,12 @@ def _drawn_model(draw: Callable[[str, np.random.Generator], Decomposed], kind: s
 
 
 def fingerprint(write: Callable[[Path], Path]) -> Fingerprint:
-    """Read and rewrite one file: the digest of each result, or the error's text."""
+    """Read and rewrite one file; return the digest of each result, or the error's text."""
     return {name: text if text.startswith("!") else _digest(text) for name, text in facts(write)}
 
 
 def facts(write: Callable[[Path], Path]) -> Iterator[tuple[str, str]]:
-    """The results of all operations on one file, as text."""
+    """Yield the results of all operations on one file, as text."""
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(name)
@@ -106,7 +106,7 @@ def _contents(folder: Path) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A report as JSON can hold it; arrays as digests."""
+    """Return a report for JSON; arrays become digests."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: _plain(getattr(value, field.name))
@@ -164,7 +164,7 @@ def _saved(suffix: str) -> Callable[[Path, Path], str]:
     return work
 
 
-#: What is done with each file.
+#: The operations on each file.
 OPERATIONS: dict[str, Callable[[Path, Path], str]] = {
     "inspect": _inspect,
     "load_layers": _layers,
@@ -182,7 +182,7 @@ OPERATIONS: dict[str, Callable[[Path, Path], str]] = {
 
 
 def differences(found: Fingerprint, stored: Fingerprint) -> list[str]:
-    """The operations whose results differ, with both."""
+    """Return the operations whose results differ, with both results."""
     if found["source"] != stored["source"]:
         return []  # other versions of the libraries that write the file
     return [

@@ -1,4 +1,4 @@
-"""A share of `make faults`: allocations and starts of threads that fail on purpose."""
+"""Run a part of `make faults`: allocations and thread starts that fail on purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What onegru reads from each kind of model file, and what it writes, is what it was."""
+"""Test that onegru still reads and writes the same for each kind of model file."""
 
 from __future__ import annotations
 

@@ -1276,7 +1276,7 @@ def test_steps_that_wait_beside_rows(tmp_path: Path) -> None:
     net.last = net.gru()
     model = onegru.load(save(tmp_path, net.proto()))
     with pytest.raises(
-        SpecError, match=r"Add node 'add\d' takes earlier steps along an axis that is not time"
+        SpecError, match=r"Add node 'add\d' reads earlier steps along an axis that is not only time"
     ):
         model.stream(rewrite=True, delay=True)
 

@@ -1,4 +1,4 @@
-"""Random cases of every operator, as function calls, files and layers."""
+"""Generate random cases of every operator, as function calls, files and layers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPENVINO_FUNCTIONS = ("relu", "sigmoid", "tanh")
 
 @dataclass(frozen=True)
 class Case:
-    """A call of `onegru.<function>`: inputs by the names of the text, None for absent ones."""
+    """Call of `onegru.<function>`: inputs by the names of the specification, None for absent ones."""
 
     function: str
     inputs: Mapping[str, Array | None]
@@ -51,26 +51,26 @@ class Case:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The element type."""
+        """Return the element type."""
         x = self.inputs["X"]
         assert x is not None
         return x.dtype
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of the function."""
+        """Return the keyword arguments of the function."""
         opset = {"opset": self.opset} if self.function == "gru" else {}
         return {**self.inputs, **self.attributes, **opset}
 
 
 def normal(rng: Rng, dtype: np.dtype[Any], *shape: int) -> Array:
-    """Normal numbers of a type."""
+    """Return normally distributed values of a type."""
     return rng.standard_normal(shape).astype(dtype)
 
 
 @st.composite
 def functions_with_values(draw: st.DrawFn, count: int) -> dict[str, list[Any]]:
-    """`activations` with `activation_alpha` and `activation_beta`, given in full or partly."""
+    """Draw `activations` with all or some values of `activation_alpha` and `activation_beta`."""
     names = draw(st.lists(st.sampled_from(sorted(TAKERS)), min_size=count, max_size=count))
     numbers = st.floats(-1.5, 1.5, width=32)
     attributes: dict[str, list[Any]] = {}
@@ -87,7 +87,7 @@ def functions_with_values(draw: st.DrawFn, count: int) -> dict[str, list[Any]]:
 
 @st.composite
 def gru_cases(draw: st.DrawFn, opsets: Sequence[int] = OPSETS) -> Case:
-    """ONNX's GRU in every version, or in those of some opsets."""
+    """Draw a call of ONNX's GRU in any version, or in the versions of these opsets."""
     opset = draw(st.sampled_from(opsets))
     direction = draw(st.sampled_from(DIRECTIONS))
     names = [name for name in DTYPES if name != "bfloat16" or opset >= 22]
@@ -124,7 +124,7 @@ def gru_cases(draw: st.DrawFn, opsets: Sequence[int] = OPSETS) -> Case:
 
 @st.composite
 def augru_cases(draw: st.DrawFn, opsets: Sequence[int] = (22,)) -> Case:
-    """onegru's AUGRU, in models of these opsets."""
+    """Draw a call of onegru's AUGRU, in models of these opsets."""
     case = draw(gru_cases(opsets))
     x = case.inputs["X"]
     assert x is not None
@@ -137,7 +137,7 @@ def augru_cases(draw: st.DrawFn, opsets: Sequence[int] = (22,)) -> Case:
 
 @st.composite
 def openvino_cases(draw: st.DrawFn, *functions: str) -> Case:
-    """OpenVINO's four operators, or those that are named."""
+    """Draw a call of one of OpenVINO's four operators, or of the named ones."""
     function = draw(
         st.sampled_from(functions or ("gru_cell", "gru_sequence", "augru_cell", "augru_sequence"))
     )
@@ -179,7 +179,7 @@ def openvino_cases(draw: st.DrawFn, *functions: str) -> Case:
 
 
 def onnx_model(case: Case, *, constant_weights: bool = True) -> onnx.ModelProto:
-    """A model of one GRU node, or AUGRU node; weights are initializers or inputs."""
+    """Return a model of one GRU or AUGRU node; weights are initializers or inputs."""
     weights = {"W", "R", "B"} if constant_weights else set()
     names = ["X", "W", "R", "B", "sequence_lens", "initial_h", "A"]
     present = [name if case.inputs.get(name) is not None else "" for name in names]
@@ -188,7 +188,7 @@ def onnx_model(case: Case, *, constant_weights: bool = True) -> onnx.ModelProto:
     node = onnx.helper.make_node(case.function.upper(), present, ["Y", "Y_h"], name="gru")
     node.domain = "onegru" if case.function == "augru" else ""
     for name, value in case.attributes.items():
-        # An empty list carries no type of its own.
+        # An empty list has no type.
         kind = onnx.AttributeProto.FLOATS if isinstance(value, list) and not value else None
         node.attribute.append(onnx.helper.make_attribute(name, value, attr_type=kind))
     arrays = {name: array for name, array in case.inputs.items() if array is not None}

@@ -26,7 +26,7 @@ def assert_bits(actual: Array, expected: Array) -> None:
 
 Arrays = dict[str, Any]
 
-# The largest error that still counts as right, relative to max(1, |expected|); measured: about half of it.
+# The largest allowed error, relative to max(1, |expected|). About half of it was measured.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-12}
 
 

@@ -1,4 +1,4 @@
-"""A runtime that crashes, hangs or returns wrong answers; child processes import it."""
+"""Run models in a runtime that crashes, hangs or returns wrong results; child processes import it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support.models.mutants import Fake
 
 
 def named(*names: str) -> list[Case]:
-    """Cases of GRU-14, by what is unusual."""
+    """Return cases of GRU-14, by their unusual levels."""
     known = {case.name: case for case in all_cases()}
     return [known[f"gru_14__{name}"] for name in names]
 
 
 @dataclass(frozen=True)
 class FaultyRuntime(Fake):
-    """One that runs ONNX models by onegru, except where it has a fault, by the case's name."""
+    """Runtime that runs ONNX models in onegru, except for a fault selected by the case's name."""
 
     faults: Mapping[str, str] = field(default_factory=dict)
     place: int = 0

@@ -1,4 +1,4 @@
-"""Every form of layer, and the kinds of files that can store it."""
+"""Define every variant of layer, and the kinds of files that can store it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALPHAS = {"alpha": 0.75, "beta": 0.375}  # not the defaults, and exact in every 
 
 
 def functions() -> Iterator[tuple[Activation, Activation]]:
-    """Each function as f and as g, with its own values and with ONNX's."""
+    """Yield each function as f and as g, with custom values and with ONNX's."""
     plain = Activation("Sigmoid"), Activation("Tanh")
     yield plain
     for kind in ACTIVATIONS.values():
@@ -37,7 +37,7 @@ def functions() -> Iterator[tuple[Activation, Activation]]:
 
 
 def forms() -> Iterator[Spec]:
-    """All options with one another, except activations and types, of which each comes with some others."""
+    """Yield all combinations of options, with some activations and types for each."""
     base = Spec(I, H, "float32")
     for direction, after, clip, attention in itertools.product(
         DIRECTIONS, (False, True), (None, 0.5), (False, True)
@@ -106,7 +106,7 @@ def in_keras(spec: Spec) -> bool:
 
 
 def write_module(layer: onegru.GRU, path: Path) -> None:
-    """The state dict of a module of `onegru.torch` that computes what a layer does."""
+    """Write the state dict of an equivalent module of `onegru.torch`."""
     import torch
 
     import onegru.torch as ours
@@ -145,7 +145,7 @@ def write_module(layer: onegru.GRU, path: Path) -> None:
 
 
 def write_hdf5(layer: onegru.GRU, path: Path) -> None:
-    """A model of Keras in its older format."""
+    """Write a Keras model in the older format."""
     made = onegru.to_keras(layer, return_sequences=layer.spec.direction != "reverse")
     import keras
 
@@ -155,14 +155,14 @@ def write_hdf5(layer: onegru.GRU, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of file.
+    """Kind of file.
 
     Attributes:
-        end: of its name.
-        write: what writes it.
-        holds: whether it holds a form.
+        end: the end of its name.
+        write: the function that writes it.
+        holds: whether it supports a variant.
         joins_biases: whether both biases of a gate become one.
-        every: of how many forms that it holds one is tried.
+        every: n, so that every n-th supported variant is tested.
         needs: the package that writes it, beyond those of every test.
     """
 
@@ -191,7 +191,7 @@ TARGETS: Mapping[str, Target] = {
     "state dict, safetensors": Target(".safetensors", write_module, in_modules, needs="torch"),
 }
 
-#: Those that Keras writes; reading one starts a process.
+#: Files that Keras writes. Reading one starts a process.
 KERAS_TARGETS: Mapping[str, Target] = {
     "keras": Target(".keras", saved(), in_keras, joins_biases=True, every=4),
     "keras, HDF5": Target(
@@ -199,7 +199,7 @@ KERAS_TARGETS: Mapping[str, Target] = {
     ),
 }
 
-# What a refusal names: a fact of the layer, or an option of the file, and what is wrong with it.
+# The subject of an error: a property of the layer, or an option of the file, and the fault.
 REFUSED = re.compile(
     r"\b(attention|opset|direction|clip|activations|linear_before_reset|input_size|type)\b.*; .+", re.DOTALL
 )
@@ -218,7 +218,7 @@ def outputs(layer: onegru.GRU, spec: Spec) -> list[Array]:
 
 
 def check_every_form(target: Target, tmp_path: Path) -> None:
-    """Each form comes back as it was, or is refused by name, as the target says that it holds it or not."""
+    """Check that each variant is read back unchanged, or is rejected by name, as the target states."""
     if target.needs:
         pytest.importorskip(target.needs)
     path = tmp_path / f"layer{target.end}"
@@ -249,7 +249,7 @@ def check_every_form(target: Target, tmp_path: Path) -> None:
 
 
 def together(layer: onegru.GRU, target: Target) -> list[Array]:
-    """The weights; the biases of a gate joined, if a kind of file joins them."""
+    """Return the weights, with joined biases of each gate if the kind of file joins them."""
     W, R, bias = layer.weights.W, layer.weights.R, layer.weights.B.astype(np.float64)
     if target.joins_biases:
         bias = bias.reshape(len(bias), 2, 3, H)

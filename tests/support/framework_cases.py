@@ -1,4 +1,4 @@
-"""Layers and inputs for the tests of PyTorch, Keras and Flax."""
+"""Define layers and inputs for the tests of PyTorch, Keras and Flax."""
 
 from __future__ import annotations
 
@@ -57,26 +57,26 @@ def stack(direction: Any, count: int, linear_before_reset: bool = True, **option
 
 
 def run(source: onegru.GRU | onegru.Stack, X: Array, **options: Any) -> Array:
-    """Y of the last layer, batch first, directions side by side: [B, T, D·H]; X is batch first."""
+    """Return Y of the last layer as [B, T, D·H], with concatenated directions; X is batch first."""
     Y = source(X, layout=1, **options)[0]
     return Y.reshape(*Y.shape[:2], -1)
 
 
 def largest_difference(a: Array, b: Array) -> float:
     assert a.shape == b.shape
-    assert np.abs(a).max() > 0.05  # outputs of nothing but zeros would agree with anything
+    assert np.abs(a).max() > 0.05  # outputs of zeros would always agree
     return float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max())
 
 
 def same_weights(a: onegru.GRU, b: onegru.GRU) -> bool:
-    """Whether two layers are the same to the bit."""
+    """Whether two layers are bitwise identical."""
     return a.spec == b.spec and all(
         getattr(a.weights, name).tobytes() == getattr(b.weights, name).tobytes() for name in "WRB"
     )
 
 
 def without_inner_bias(source: onegru.GRU) -> onegru.GRU:
-    """The layer with Rbh zero, which is all that Flax NNX has."""
+    """Return the layer with Rbh = 0, which Flax NNX requires."""
     B = source.weights.B.copy()
     B[:, 5 * H :] = 0
     return onegru.GRU.from_canonical(source.spec, Weights(source.weights.W, source.weights.R, B))
@@ -137,7 +137,7 @@ def through_openvino(source: onegru.GRU) -> onegru.GRU:
     return onegru.GRU.from_canonical(lowered.spec, lowered.weights)
 
 
-#: Each dialect's way there and back, in its own arrays.
+#: The conversions of each framework in both directions, in its own arrays.
 DIALECTS: Mapping[str, Convert] = {
     "onnx": through_onnx,
     "openvino": through_openvino,

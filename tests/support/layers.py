@@ -1,4 +1,4 @@
-"""Random layers and stacks; the weights of `make_gru` keep float32 rounding below 1e-6."""
+"""Create random layers and stacks; the weights of `make_gru` keep float32 rounding below 1e-6."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_gru(
     dtype: str = "float32",
     **arguments: Any,
 ) -> GRU:
-    """A layer."""
+    """Create a layer."""
     rng = np.random.default_rng(seed)
     D = 2 if direction == "bidirectional" else 1
     shapes = ((D, 3 * hidden, inputs), (D, 3 * hidden, hidden), (D, 6 * hidden))
@@ -35,7 +35,7 @@ def make_gru(
 def normal_gru(
     I: int, H: int, dtype: Any = np.float32, direction: Any = "forward", *, seed: int = 1, **options: Any
 ) -> GRU:
-    """A layer of normally distributed weights, which grow less with a larger H."""
+    """Create a layer with normally distributed weights, which are smaller for a larger H."""
     rng = np.random.default_rng(seed)
     D = 2 if direction == "bidirectional" else 1
     shapes = (D, 3 * H, I), (D, 3 * H, H), (D, 6 * H)
@@ -44,7 +44,7 @@ def normal_gru(
 
 
 def make_stack(count: int, directions: Sequence[str] = ("forward",), **arguments: Any) -> Stack:
-    """A stack of layers of different sizes, whose directions are taken in turn."""
+    """Create a stack of layers of different sizes with alternating directions."""
     layers: list[GRU] = []
     inputs = I
     for index in range(count):
@@ -55,7 +55,7 @@ def make_stack(count: int, directions: Sequence[str] = ("forward",), **arguments
 
 
 def draw(layers: GRU | Stack, T: int = 6, B: int = 3, seed: int = 9) -> tuple[Array, list[Array]]:
-    """X [T, B, I], and a state [D, B, H] for each layer."""
+    """Return X [T, B, I], and a state [D, B, H] for each layer."""
     rng = np.random.default_rng(seed)
     specs = [layer.spec for layer in layers_of(layers)]
     dtype = DTYPES[specs[0].dtype]
@@ -66,7 +66,7 @@ def draw(layers: GRU | Stack, T: int = 6, B: int = 3, seed: int = 9) -> tuple[Ar
 def call(
     layers: GRU | Stack, X: Array, states: Sequence[Array] | None = None, lengths: Any = None
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Y, and the Y_h of each layer."""
+    """Return Y, and the Y_h of each layer."""
     if isinstance(layers, Stack):
         return layers(X, None if states is None else list(states), sequence_lens=lengths)
     Y, Y_h = layers(X, None if states is None else states[0], sequence_lens=lengths)
@@ -74,13 +74,13 @@ def call(
 
 
 def reference(layers: GRU | Stack) -> GRU | Stack:
-    """The same run by the float64 reference."""
+    """Return the same layers with the float64 reference engine."""
     made = [GRU.from_canonical(layer.spec, layer.weights, engine="reference") for layer in layers_of(layers)]
     return Stack(made) if isinstance(layers, Stack) else made[0]
 
 
 def same_layers(a: GRU | Stack, b: GRU | Stack) -> bool:
-    """Whether two have the same specs and the same bits."""
+    """Whether two have the same specs and bitwise identical weights."""
     pairs = list(zip(layers_of(a), layers_of(b), strict=True))
     return type(a) is type(b) and all(
         left.spec == right.spec

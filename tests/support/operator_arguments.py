@@ -1,4 +1,4 @@
-"""Valid arguments of every operator."""
+"""Provide valid arguments of every operator."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 Vector = list[float]
 Activation = Callable[[float], float]
 
-# Which functions take a value, and what they get when the file gives none. ScaledTanh has no default.
+# The functions with parameters, and their defaults. ScaledTanh has no default.
 TAKES_ALPHA = ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu")
 TAKES_BETA = ("affine", "scaledtanh", "hardsigmoid")
 DEFAULT_ALPHA = {"affine": 1.0, "leakyrelu": 0.01, "thresholdedrelu": 1.0, "hardsigmoid": 0.2, "elu": 1.0}
@@ -29,12 +29,12 @@ REVERSED = {"forward": [False], "reverse": [True], "bidirectional": [False, True
 
 
 def float32(value: float) -> float:
-    """An attribute's value as a file holds it."""
+    """Return an attribute's value as stored in a file."""
     return float(np.float32(value))
 
 
 def activate(name: str, x: float, alpha: float = math.nan, beta: float = math.nan) -> float:
-    """One activation function, by its ONNX name in any case. A NaN always passes."""
+    """Compute one activation function, by its ONNX name in any case. NaN returns NaN."""
     name = name.lower()
     if math.isnan(x):
         return x
@@ -67,7 +67,7 @@ def activate(name: str, x: float, alpha: float = math.nan, beta: float = math.na
 def bind_activations(
     names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None
 ) -> list[Activation]:
-    """Hand the values out, in order, to the functions that take one; then the defaults, rounded alike."""
+    """Assign the values, in order, to the functions with parameters; then the defaults in float32."""
     alpha_left, beta_left = list(alphas or ()), list(betas or ())
     bound: list[Activation] = []
     for name in (n.lower() for n in names):
@@ -80,7 +80,7 @@ def bind_activations(
             if not beta_left and name not in DEFAULT_BETA:
                 raise ValueError(f"{name} needs a beta")
             beta = float32(beta_left.pop(0) if beta_left else DEFAULT_BETA[name])
-        activate(name, 0.0, alpha, beta)  # an unknown name fails here
+        activate(name, 0.0, alpha, beta)  # raises an error for an unknown name
 
         def function(x: float, name: str = name, alpha: float = alpha, beta: float = beta) -> float:
             return activate(name, x, alpha, beta)
@@ -91,7 +91,7 @@ def bind_activations(
 
 @dataclass(frozen=True)
 class Cell:
-    """One direction's weights as nested lists: W [3H][I], R [3H][H], Wb [3H], Rb [3H], gate order z, r, h."""
+    """Weights of one direction as nested lists: W [3H][I], R [3H][H], Wb, Rb [3H], in gate order z, r, h."""
 
     W: list[Vector]
     R: list[Vector]
@@ -109,12 +109,12 @@ class Cell:
         return min(max(x, -self.clip), self.clip)
 
     def step(self, x: Vector, h: Vector, a: float | None = None) -> Vector:
-        """H[t] from X[t], H[t-1] and, for AUGRU, the attention score a."""
+        """Return H[t] from X[t], H[t-1] and, for AUGRU, the attention score a."""
         _, z, _, n = self.gates(x, h, a)
         return [(1.0 - z[u]) * n[u] + z[u] * h[u] for u in range(len(h))]
 
     def gates(self, x: Vector, h: Vector, a: float | None = None) -> tuple[Vector, Vector, Vector, Vector]:
-        """z before attention, z, r and the candidate."""
+        """Return z before attention, z, r and the candidate."""
         H = len(h)
         z: Vector = []
         r: Vector = []
@@ -147,7 +147,7 @@ def dot(a: Vector, b: Vector) -> float:
 
 
 def numbers(array: Array) -> Any:
-    """Nested lists of Python floats, which hold every value of the four types exactly."""
+    """Return nested lists of Python floats, which represent every value of the four types exactly."""
     return np.asarray(array).astype(np.float64).tolist()
 
 
@@ -159,10 +159,10 @@ def same_type(*arrays: Array | None) -> np.dtype[Any]:
 
 
 def rounded(values: Array, dtype: np.dtype[Any]) -> Array:
-    """float64 to the type of the input, rounded once, to nearest even.
+    """Round float64 once to the type of the input, to nearest even.
 
-    ml_dtypes goes to bfloat16 by way of float32. That errs where the float32 lies halfway between two
-    bfloat16 numbers but the float64 does not, so such a value is first pushed off the middle.
+    ml_dtypes rounds to bfloat16 via float32. That is wrong if the float32 is halfway between two bfloat16
+    values but the float64 is not, so such a value is first moved off the middle.
     """
     with np.errstate(over="ignore"):
         if dtype.name != "bfloat16":
@@ -185,7 +185,7 @@ def onnx_cells(
     linear_before_reset: int,
     is_dien: bool = False,
 ) -> list[Cell]:
-    """The cell of each direction in ONNX's arguments."""
+    """Return the cell of each direction from ONNX's arguments."""
     D, H = len(R), R.shape[-1]
     names = ["Sigmoid", "Tanh"] * D if names is None else list(names)
     if len(names) != 2 * D:
@@ -228,9 +228,9 @@ def onnx_gru(
     A: Array | None = None,
     attention: str = "openvino",
 ) -> tuple[Array, Array]:
-    """ONNX's GRU, every version; with A, onegru's AUGRU.
+    """Compute ONNX's GRU in every version; with A, onegru's AUGRU.
 
-    Both outputs are always computed, so output_sequence changes nothing.
+    Both outputs are always computed, so output_sequence has no effect.
     """
     dtype = same_type(X, W, R, B, initial_h, A)
     if layout == 1:
@@ -281,7 +281,7 @@ def openvino_cell(
     activations: Sequence[str],
     linear_before_reset: bool,
 ) -> Cell:
-    """The cell of one direction in OpenVINO's arguments; B is [3H] sums or [4H] = z sum, r sum, Wbh, Rbh."""
+    """Return the cell of one direction from OpenVINO's arguments; B is [3H] sums, or [4H] with Wbh, Rbh."""
     H = R.shape[-1]
     f, g = bind_activations(activations, None, None)
     if B is None:
@@ -313,7 +313,7 @@ def gru_cell(
     clip: float | None = None,
     linear_before_reset: bool = False,
 ) -> Array:
-    """OpenVINO GRUCell-3. relu, sigmoid and tanh take no value, so alpha and beta change nothing."""
+    """Compute OpenVINO's GRUCell-3, whose functions have no parameters, so alpha and beta have no effect."""
     dtype = same_type(X, initial_hidden_state, W, R, B)
     cell = openvino_cell(W, R, B, clip, activations, linear_before_reset)
     Ho = np.zeros((X.shape[0], hidden_size))
@@ -337,7 +337,7 @@ def augru_cell(
     clip: float | None = None,
     linear_before_reset: bool = False,
 ) -> Array:
-    """OpenVINO AUGRUCell: the update gate is multiplied by 1 - a, with A [B, 1]."""
+    """Compute OpenVINO's AUGRUCell: the update gate is multiplied by 1 - a, with A [B, 1]."""
     dtype = same_type(X, H_t, W, R, B, A)
     cell = openvino_cell(W, R, B, clip, activations, linear_before_reset)
     Ho = np.zeros((X.shape[0], hidden_size))
@@ -362,7 +362,7 @@ def gru_sequence(
     clip: float | None = None,
     linear_before_reset: bool = False,
 ) -> tuple[Array, Array]:
-    """OpenVINO GRUSequence-5: X [B,T,I], initial_hidden_state [B,D,H]; Y [B,D,T,H], Ho [B,D,H]."""
+    """Compute OpenVINO's GRUSequence-5: X [B,T,I], initial_hidden_state [B,D,H]; Y [B,D,T,H], Ho [B,D,H]."""
     dtype = same_type(X, initial_hidden_state, W, R, B)
     flags = REVERSED[direction]
     rows, T, _ = X.shape
@@ -398,7 +398,7 @@ def augru_sequence(
     clip: float | None = None,
     linear_before_reset: bool = False,
 ) -> tuple[Array, Array]:
-    """OpenVINO AUGRUSequence: forward alone; H_t [B,1,H], A [B,T,1]; Y [B,1,T,H], Ho [B,1,H]."""
+    """Compute OpenVINO's AUGRUSequence, forward only; H_t [B,1,H], A [B,T,1]; Y [B,1,T,H], Ho [B,1,H]."""
     dtype = same_type(X, H_t, W, R, B, A)
     if direction != "forward":
         raise ValueError("AUGRUSequence runs only forward")

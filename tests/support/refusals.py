@@ -11,7 +11,7 @@ from tests.support.operator_arguments import B, H, I, T, zeros
 
 SHAPES = "[num_directions, 3*hidden_size, "
 
-#: What a GRU node of a file may hold, or be given, too.
+#: Invalid arguments that a GRU node of a file can also contain or receive.
 GRU_REFUSALS: list[tuple[str, dict[str, Any]]] = [
     # ranks
     (
@@ -146,7 +146,7 @@ GRU_REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("X: type complex64; must be", {"X": zeros(T, B, I, dtype=np.complex64)}),
 ]
 
-#: What no file can hold.
+#: Invalid arguments that no file can contain.
 PYTHON_REFUSALS: list[tuple[str, dict[str, Any]]] = [
     (
         "sequence_lens: 18446744073709551615; must be in 0…seq_length",
@@ -181,7 +181,7 @@ PYTHON_REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("X: a masked array; must be a plain one", {"X": np.ma.masked_array(zeros(T, B, I), True)}),
 ]
 
-#: What OpenVINO's operators refuse: the function, the message, the changes.
+#: Invalid arguments of OpenVINO's operators: the function, the message, the changes.
 OPENVINO_REFUSALS: list[tuple[str, str, dict[str, Any]]] = [
     (
         "gru_cell",

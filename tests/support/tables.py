@@ -1,4 +1,4 @@
-"""Tables of sequences, in every Arrow type."""
+"""Build tables of sequences, in every Arrow type."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LENGTHS = (3, 1, 7, 3, 12, 2, 1, 5)
 def sequences(
     I: int = 5, lengths: Sequence[int] = LENGTHS, seed: int = 0, dtype: Any = np.float32
 ) -> list[Array]:
-    """Random sequences [T, I]."""
+    """Return random sequences [T, I]."""
     rng = np.random.default_rng(seed)
     return [rng.standard_normal((length, I)).astype(dtype) for length in lengths]
 
 
 def column(rows: Sequence[Array], form: str = "list<fixed>", kind: Any = None) -> pa.Array:
-    """Sequences as a column, of numbers of a type."""
+    """Return sequences as a column with values of a type."""
     kind = pa.from_numpy_dtype(rows[0].dtype) if kind is None else kind
     width = rows[0].shape[1]
     types = {
@@ -43,19 +43,19 @@ def column(rows: Sequence[Array], form: str = "list<fixed>", kind: Any = None) -
 
 
 def table(rows: Sequence[Array], form: str = "list<fixed>") -> pa.Table:
-    """A table of sequences "X", with an "id" and a "day"."""
+    """Return a table of sequences "X", with an "id" and a "day"."""
     count = len(rows)
     days = [f"day {index % 3}" for index in range(count)]
     return pa.table({"id": pa.array(range(count)), "day": days, "X": column(rows, form)})
 
 
 def values(column: Any) -> list[Array]:
-    """The rows of a column of results."""
+    """Return the rows of a column of results."""
     return [np.array(row) for row in column.to_pylist()]
 
 
 def write_files(folder: Path, rows: Sequence[Array], files: int, row_group_size: int = 50) -> None:
-    """A folder of Parquet files with these rows, in order."""
+    """Write a folder of Parquet files with these rows, in order."""
     folder.mkdir()
     whole = table(rows)
     each = -(-len(rows) // files)
@@ -65,5 +65,5 @@ def write_files(folder: Path, rows: Sequence[Array], files: int, row_group_size:
 
 
 def read_results(folder: Path) -> pa.Table:
-    """The rows of a folder of results, in order."""
+    """Return the rows of a folder of results, in order."""
     return pa.concat_tables(pq.read_table(path) for path in sorted(folder.glob("part-*.parquet")))

@@ -129,7 +129,7 @@ def test_training_is_refused() -> None:
     assert module.float().cpu().eval() is module
     with pytest.raises(RuntimeError, match="the module is frozen"):
         module.load_state_dict(nn.GRU(I, H).state_dict())
-    with torch.no_grad(), pytest.raises(onegru.SpecError, match="takes no resets"):
+    with torch.no_grad(), pytest.raises(onegru.SpecError, match="does not support resets"):
         module(x, resets=torch.zeros(4, 2, dtype=torch.bool))
     ours.restore(module)
     module(x)[0].sum().backward()

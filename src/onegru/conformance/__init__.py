@@ -27,7 +27,7 @@ __all__ = [
     "try_runtime",
 ]
 
-# Imported when first asked for: some need the onnx package.
+# Imported on demand, because some modules need the onnx package.
 _MODULES = {
     "Case": "case",
     "Outcome": "results",

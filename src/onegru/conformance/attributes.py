@@ -1,4 +1,4 @@
-"""The attributes of a case's node."""
+"""Choose the attributes of a case's node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onegru.conformance.factors import AT_THRESHOLD, POSITIONS
 from onegru.core.activations import ACTIVATIONS
 from onegru.operators.schema import Operator
 
-#: What alpha and beta are where they are given: in order, over all functions that take them.
+#: Values of alpha and beta, in order, for all functions that have them.
 ALPHA, BETA = (0.75, 0.375, 1.25, 0.5), (0.625, 0.25, 0.5, 0.875)
 
 _CLIPS = {"0": 0.0, "reached": 0.25, "unreached": 1e6, AT_THRESHOLD: ALPHA[0]}
@@ -19,7 +19,7 @@ Level = Callable[[str], str]
 
 
 def attributes_of(operator: Operator, level: Level) -> dict[str, Any]:
-    """The attributes, as the specification names them and with the types that it has."""
+    """Return the attributes with the names and types of the specification."""
     found: dict[str, Any] = {}
     if level("hidden_size") != "none":
         found["hidden_size"] = int(level("hidden size"))
@@ -39,19 +39,19 @@ def has_two_directions(level: Level) -> bool:
 
 
 def functions_of(operator: Operator, level: Level) -> list[str]:
-    """The activation functions of all directions, by ONNX's names."""
+    """Return the activation functions of all directions, by ONNX's names."""
     shared = operator.activation_count == "shared"
     positions = POSITIONS if has_two_directions(level) and not shared else POSITIONS[:2]
     return [level(position) for position in positions]
 
 
 def takers(names: list[str], parameter: str) -> list[str]:
-    """Those of the functions that take alpha or beta."""
+    """Return the functions with a parameter alpha or beta."""
     return [name for name in names if parameter in ACTIVATIONS[name].takes]
 
 
 def lacks_parameters(operator: Operator, level: Level) -> bool:
-    """Whether a function that has no default gets no value."""
+    """Whether a function without a default gets no value."""
     given = level("parameters")
     if given not in ("defaults", "first alone"):
         return False

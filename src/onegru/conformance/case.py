@@ -1,6 +1,6 @@
-"""A case of the suite: one GRU node, its inputs and its expected outputs.
+"""Define a case of the suite: one GRU node, its inputs and its expected outputs.
 
-In quantized cases other nodes, QuantizeLinear and DequantizeLinear, are around it.
+Quantized cases also have QuantizeLinear and DequantizeLinear nodes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from onegru.core.errors import OneGRUError, SpecWarning
 from onegru.operators.lowering import Lowered, lower
 from onegru.operators.schema import WEIGHTS, Operator
 
-# Other numbers are drawn where these bring an output too close to a jump of an activation, or make it so
-# large that nothing can be said of it. Each draw is smaller than the one before.
+# Attempts to generate inputs. Inputs are rejected if an output is too close to a jump of an activation, or
+# too large for a useful tolerance. Each attempt uses smaller values than the one before.
 _DRAWS = 12
 
 
@@ -38,11 +38,11 @@ class _Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A case of the conformance suite.
+    """Case of the conformance suite.
 
     Attributes:
-        operator: which version of which operator.
-        choices: what is unusual: levels, by factor.
+        operator: the operator and its version.
+        choices: the unusual levels, by factor.
     """
 
     operator: Operator
@@ -55,7 +55,7 @@ class Case:
 
     @cached_property
     def name(self) -> str:
-        """Its name, also for files: the same in every release as long as it is the same case."""
+        """Its name, also for files. An unchanged case has the same name in every release."""
         version = f"_{self.operator.version}" if self.operator.version else ""
         parts = [f"{factor}_{level}" for factor, level in self.choices.items()]
         text = "".join(char if char.isalnum() else "_" for char in "__".join(parts)) or "usual"
@@ -65,7 +65,7 @@ class Case:
 
     @property
     def dtype(self) -> str:
-        """The type of its floating-point tensors."""
+        """Its floating-point type."""
         return self.level("type")
 
     @property
@@ -75,12 +75,12 @@ class Case:
 
     @property
     def source(self) -> str:
-        """Where the specification says so."""
+        """Its source in the specification."""
         return words_of(self.operator, self.choices)[1]
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        """The attributes that the node has, as the specification names them."""
+        """The attributes of the node, as in the specification."""
         return attributes_of(self.operator, self.level)
 
     @property
@@ -90,24 +90,24 @@ class Case:
 
     @property
     def has_fixed_shapes(self) -> bool:
-        """Whether the file says how many steps and rows there are."""
+        """Whether the file has fixed numbers of steps and rows."""
         return self.level("shapes") == "fixed"
 
     @property
     def opset(self) -> int:
-        """The opset of an ONNX model: the oldest that has the node and what stores its weights."""
+        """The opset of an ONNX model: the oldest with the node and the storage of its weights."""
         storage = STORAGES.get(self.level("stored"))
         return self.operator.version if storage is None else max(self.operator.version, storage.opset)
 
     @property
     def rounded(self) -> tuple[str, ...]:
-        """The inputs and outputs of the node that go through QuantizeLinear and DequantizeLinear."""
+        """The inputs and outputs of the node that pass through QuantizeLinear and DequantizeLinear."""
         level = self.level("rounded")
         return () if level == "none" else tuple(level.split(", "))
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs that the node has, by the specification's names."""
+        """The outputs of the node, by the specification's names."""
         names = tuple(port.name for port in self.operator.outputs)
         return tuple(self.level("outputs").split(", ")) if self.level("outputs") else names
 
@@ -118,22 +118,22 @@ class Case:
 
     @property
     def given(self) -> Mapping[str, Array]:
-        """The same before QuantizeLinear, where there is one."""
+        """The inputs before QuantizeLinear, if there is one."""
         return self._drawn.given
 
     @property
     def stored(self) -> Mapping[str, Stored]:
-        """Those that are stored as integers."""
+        """The inputs that are stored as integers."""
         return self._drawn.stored
 
     @property
     def expected(self) -> Mapping[str, Array]:
-        """What its outputs must be, in float64."""
+        """The expected outputs, in float64."""
         return self._drawn.found.values
 
     @property
     def tolerance(self) -> Mapping[str, Array]:
-        """How far each number of the outputs may be off; see `onegru.conformance.expect`."""
+        """The tolerance of each value of the outputs; see `onegru.conformance.expect`."""
         return self._drawn.found.tolerance
 
     @cached_property
@@ -147,7 +147,7 @@ class Case:
 
     @cached_property
     def _drawn(self) -> _Drawn:
-        """Inputs, and what they lead to."""
+        """Inputs, and the results that follow from them."""
         seed = zlib.crc32(self.name.encode())
         storage = STORAGES.get(self.level("stored"))
         for attempt in range(_DRAWS):
@@ -165,5 +165,5 @@ class Case:
 
 
 def _lower(case: Case, inputs: Mapping[str, Array]) -> Lowered:
-    with warnings.catch_warnings(action="ignore", category=SpecWarning):  # values left over
+    with warnings.catch_warnings(action="ignore", category=SpecWarning):  # superfluous values
         return lower(case.operator, case.attributes, *(inputs.get(name) for name in WEIGHTS))

@@ -30,14 +30,14 @@ from onegru.operators.onnx import AUGRU, GRU_VERSIONS
 from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import Operator
 
-#: The operators that the suite is about, in the order of its cases.
+#: The operators of the suite, in the order of its cases.
 KIT_OPERATORS: tuple[Operator, ...] = (*GRU_VERSIONS.values(), AUGRU, *OPERATORS.values())
 
 # Functions with bounded results, so that infinities have limits. ScaledTanh's bounds depend on alpha.
 _BOUNDED = frozenset({"ScaledTanh"} | {kind.name for kind in ACTIVATIONS.values() if kind.bounds})
 
-# What is tried in full, every level named with every other, by operator. The version of ONNX's GRU is the one
-# that runtimes have had for years; the newest stands in for what only it has.
+# Factors whose levels are combined completely, by operator. ONNX's GRU has the version that runtimes have
+# supported for years. Features of newer versions use the newest one.
 _TURNED = {"direction": "none reverse bidirectional", "layout": "none 1"}
 _HEART = {**_TURNED, "linear_before_reset": "none 1", "initial_h": "none given", "B": "given none"}
 _EDGES = {**_TURNED, "initial_h": "none given", "shapes": "fixed open"}
@@ -80,8 +80,8 @@ _IN_FULL: Mapping[str, tuple[Mapping[str, str], ...]] = {
     ),
 }
 
-# The version of each quantized case's node, and what is unusual. Each without its way of storing is among the
-# other cases, so that it is clear what a failure is about.
+# The version of each quantized case's node, and its unusual levels. The other cases include each of them
+# without quantization, so the cause of a failure is clear.
 _QUANTIZED: tuple[tuple[int, Mapping[str, str]], ...] = (
     (7, {"stored": "int8 by row"}),
     (14, {"stored": "int8 by row"}),
@@ -117,7 +117,7 @@ Choices = Mapping[str, str]
 
 @cache
 def all_cases() -> tuple[Case, ...]:
-    """Every case of a plain node, operator by operator. Inputs are drawn when they are first asked for."""
+    """Return every case of a plain node, operator by operator. Inputs are generated on demand."""
     found: dict[str, Case] = {}
     for operator in KIT_OPERATORS:
         factors = factors_of(operator)
@@ -132,7 +132,7 @@ def all_cases() -> tuple[Case, ...]:
 
 @cache
 def quantized_cases() -> tuple[Case, ...]:
-    """ONNX models that store W, R and B as integers, or send X, initial_h and Y through them."""
+    """Return the ONNX models that store W, R and B as integers, or quantize X, initial_h and Y."""
     return tuple(Case(GRU_VERSIONS[version], choices) for version, choices in _QUANTIZED)
 
 
@@ -143,7 +143,7 @@ def kit_cases() -> tuple[Case, ...]:
 
 
 def select_cases(cases: Iterable[Case], patterns: Sequence[str], argument: str = "cases") -> list[Case]:
-    """Those whose names match any of the patterns, in their order; all without patterns."""
+    """Return the cases whose names match a pattern, in their order; all cases if there are no patterns."""
     found = list(cases)
     for pattern in patterns:
         if not any(fnmatchcase(case.name, pattern) for case in found):
@@ -152,7 +152,7 @@ def select_cases(cases: Iterable[Case], patterns: Sequence[str], argument: str =
 
 
 def may_be(operator: Operator, choices: Choices) -> bool:
-    """Whether levels may go together."""
+    """Whether levels can be combined."""
     lengths = choices.get("sequence_lens", choices.get("sequence_lengths", ""))
     T, B = choices.get("seq_length"), choices.get("batch_size")
     if (T in ("0", "1") and lengths in ("mixed", "zero", "all zero")) or (B == "0" and lengths == "zero"):
@@ -167,7 +167,7 @@ def may_be(operator: Operator, choices: Choices) -> bool:
         return False
     if choices.get("clip") == AT_THRESHOLD and not _is_only_at_threshold(operator, choices):
         return False
-    # Scores beyond 1 let the state of DIEN's grow, in 16 bits beyond what can be told of it.
+    # DIEN's scores beyond 1 let the state grow, in 16 bits too far for a useful tolerance.
     grows = choices.get("attention") == "dien" and choices.get("A") == "beyond 0 and 1"
     if grows and choices.get("type") in ("float16", "bfloat16"):
         return False
@@ -175,14 +175,14 @@ def may_be(operator: Operator, choices: Choices) -> bool:
 
 
 def _is_only_at_threshold(operator: Operator, choices: Choices) -> bool:
-    """Whether all other levels are the usual ones, but g, which must be the function that has a threshold."""
+    """Whether all other levels are usual, except g, which must be the function with a threshold."""
     usual = {name: factor.usual for name, factor in factors_of(operator).items()}
     usual |= {"clip": AT_THRESHOLD} | companions("clip", AT_THRESHOLD)
     return choices.items() <= usual.items()
 
 
 def _has_parameters(operator: Operator, choices: Choices) -> bool:
-    """Whether each function that has no default gets its parameters."""
+    """Whether each function without defaults gets its parameters."""
     known = {"direction": "bidirectional", **dict.fromkeys(POSITIONS, "Relu"), **choices}
     return operator.biases == "summed" or not lacks_parameters(operator, lambda name: known.get(name, ""))
 
@@ -195,7 +195,7 @@ def _has_limits(choices: Choices) -> bool:
 
 
 def _choices(operator: Operator) -> Iterator[Choices]:
-    """The levels of each case, by factor; those that are not named are the usual ones."""
+    """Yield the levels of each case, by factor; other levels are usual."""
     factors = factors_of(operator)
     for factor in factors.values():
         for level in factor.levels:
@@ -211,7 +211,7 @@ def _choices(operator: Operator) -> Iterator[Choices]:
 
 
 def _covering(operator: Operator) -> Iterator[Choices]:
-    """Rows that contain each allowed pair of levels of two factors."""
+    """Yield rows that contain each allowed pair of levels of two factors."""
     stored = json.loads(COVERING.read_text(encoding="utf-8"))[str(operator)]
     for row in stored["rows"]:
         pairs = zip(stored["levels"].items(), row, strict=True)
@@ -219,7 +219,7 @@ def _covering(operator: Operator) -> Iterator[Choices]:
 
 
 def _activations(operator: Operator) -> Iterator[Choices]:
-    """Every activation in every position, with parameters and without; NaN through each of them."""
+    """Yield every activation in every position, with and without parameters, and with NaN."""
     factors = factors_of(operator)
     if str(operator) != "GRU-14":
         return
@@ -231,9 +231,9 @@ def _activations(operator: Operator) -> Iterator[Choices]:
             for values in ("NaN", "infinite", "saturating"):
                 yield given | {"values": values}
     for level in factors["f"].levels:
-        yield {"f": level, "g": level, "values": "NaN"}  # no other function brings the NaN back
+        yield {"f": level, "g": level, "values": "NaN"}  # no other function returns the NaN
 
 
 def _listed(text: str, levels: Mapping[str, str]) -> list[str]:
-    """The levels named in a text; with a space between them, if none has one."""
+    """Return the levels in a text, separated by spaces if no level contains one."""
     return [text] if text in levels else text.split(" ")

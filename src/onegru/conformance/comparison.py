@@ -17,18 +17,18 @@ from onegru.core.wording import printable
 def compare(case: Case, outputs: Mapping[str, Array]) -> Outcome:
     """Compare the outputs of a runtime with the expected outputs of a case.
 
-    A number passes if it is off by no more than its tolerance; NaN equals NaN, and an infinity itself. Where
-    a number that is right may lie beyond the type, the infinity of its sign passes as well.
+    A value passes if its error is at most its tolerance. NaN equals NaN, and an infinity equals itself. If a
+    correct value may overflow the type, the infinity of its sign passes too.
 
     Args:
         case: the case.
-        outputs: what the runtime gave, by the specification's names.
+        outputs: the outputs of the runtime, by the specification's names.
 
     Returns:
-        that it passes, or that it differs, with the number that is off by the most times its tolerance.
+        an outcome "passes", or "differs" with the value that has the largest ratio of error to tolerance.
 
     Raises:
-        SpecError: the outputs are not given by name.
+        SpecError: `outputs` is not a mapping.
     """
     if not isinstance(outputs, Mapping):
         raise SpecError.of("outputs", f"{shown(outputs)}; must be arrays by name")
@@ -58,7 +58,7 @@ def compare(case: Case, outputs: Mapping[str, Array]) -> Outcome:
     where = tuple(int(i) for i in np.unravel_index(int(ratios[worst].argmax()), ratios[worst].shape))
     return Outcome(
         "differs",
-        f"{', '.join(wrong)} beyond the tolerance",  # without figures, which change with the processor
+        f"{', '.join(wrong)} beyond the tolerance",  # without numbers, which depend on the processor
         worst,
         where,
         float(case.expected[worst][where]),
@@ -70,12 +70,12 @@ def compare(case: Case, outputs: Mapping[str, Array]) -> Outcome:
 def _shown(outputs: Mapping[str, Array], name: str) -> str:
     try:
         return shown(outputs[name])
-    except Exception as error:  # a mapping that has a name, and nothing by it
+    except Exception as error:  # a mapping with a name but no value
         return f"nothing ({type(error).__name__})"
 
 
 def _off(expected: Array, got: Array, tolerance: Array, largest: float) -> Array:
-    """How many times its tolerance each number is off: at most 1 where it is right."""
+    """Return the ratio of error to tolerance of each value: at most 1 if it is correct."""
     have = got.astype(np.float64)
     with np.errstate(all="ignore"):
         apart = np.abs(have - expected)

@@ -12,14 +12,13 @@ from onegru.conformance.factors import SIZES
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.operators.schema import WEIGHTS, Operator, Port
 
-# The largest and smallest numbers that are drawn: far enough from the ends of the type that sums of some
-# dozens of them stay within.
+# The largest and smallest generated magnitudes. Sums of some dozens of them stay within the type's range.
 _HUGE = {"float16": 2e4, "bfloat16": 1e37, "float32": 1e37, "float64": 1e307}
 _TINY = {"float16": 2.0**-20, "bfloat16": 1e-38, "float32": 1e-39, "float64": 1e-309}
 
 
 def draw_inputs(operator: Operator, level: Level, seed: int, scale: float) -> dict[str, Array]:
-    """The inputs that the node has, in the order and by the names of the specification."""
+    """Return the node's inputs, in the order and with the names of the specification."""
     random = np.random.default_rng(seed)
     layout = 1 if level("layout") == "1" else 0
     sizes = {axis: int(level(name) or 1) for axis, name in SIZES.items()}
@@ -52,8 +51,8 @@ def _numbers(
     sizes: Mapping[str, int],
     scale: float,
 ) -> Array:
-    """The numbers of one floating-point input, in float64."""
-    # Rows of R are so small that rounding errors of the state shrink from step to step.
+    """Return the values of one floating-point input, in float64."""
+    # Rows of R are small, so that rounding errors of the state shrink from step to step.
     if port.role in WEIGHTS:
         width = {"W": sizes["I"] / 2, "R": sizes["H"] / 1.5, "B": 2.0}[port.role]
         return random.uniform(-1, 1, shape) * scale / max(1.0, width)
@@ -70,7 +69,7 @@ def _scores(random: np.random.Generator, shape: tuple[int, ...], level: str) -> 
 
 
 def _extreme(numbers: Array, port: Port, values: str, dtype: str) -> Array:
-    """Numbers of X or of the first state, made as extreme as the case wants them."""
+    """Return values of X or of the initial state, made extreme as the case requires."""
     if values == "zero":
         return np.zeros_like(numbers)
     if values == "tiny":
@@ -82,7 +81,7 @@ def _extreme(numbers: Array, port: Port, values: str, dtype: str) -> Array:
     if values == "huge":
         return numbers * _HUGE[dtype]
     if values in ("infinite", "NaN") and numbers.size:
-        # One feature of the middle row, in its second step if there is one.
+        # One feature of the middle row, in its second step if it has one.
         at = {"T": 1 if numbers.shape[port.axes.index("T")] > 1 else 0} if "T" in port.axes else {}
         at |= {"B": numbers.shape[port.axes.index("B")] // 2, "I": 0}
         numbers[tuple(at[axis] for axis in port.axes)] = np.nan if values == "NaN" else np.inf

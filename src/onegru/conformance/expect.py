@@ -1,17 +1,15 @@
-"""The expected outputs of a case, with a derived tolerance for each value.
+"""Compute the expected outputs of a case, with a derived tolerance for each value.
 
-The expectation is the float64 reference's. The tolerance is a bound on the error of every implementation that
-computes the equations in the case's type. It is carried along with the numbers, by the same equations
-(`onegru.engines.reference.step` on numbers that know their error). With u the unit roundoff of the type, it
-allows
+The float64 reference computes the expected outputs. The tolerance bounds the error of every implementation
+that computes the equations in the case's type. The same equations (`onegru.engines.reference.step`) propagate
+it, on numbers that know their error. With u the unit roundoff of the type (of float32, for sums and
+activations in 16-bit types), it allows
 
-- a sum of n products to be added up in any order, in float32 at least: n·u times the sum of their
-  magnitudes, u being float32's for the 16-bit types;
-- its parts (x·W, h·R, the biases, their sum) to be stored in the type: 4 u times that sum;
-- an activation to be off by 16 u of its range, u as for sums, and to be stored in the type on the way, 4 u
-  again; beyond that what the error of its argument brings about, which is found from the function's values
-  at both ends of the interval;
-- subnormal numbers to be flushed to zero.
+- a sum of n products in any order, in float32 at least: n·u times the sum of their magnitudes;
+- storage of its parts (x·W, h·R, the biases, their sum) in the type: 4 u times that sum;
+- an activation error of 16 u of its range, and storage in the type: another 4 u. The error of its argument is
+  added, from the function's values at both ends of the interval;
+- subnormal numbers flushed to zero.
 
 Source: running error analysis, as in N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
 section 3.3.
@@ -37,28 +35,28 @@ from onegru.operators.schema import CANONICAL_AXES
 #: Tolerance of an activation, in unit roundoffs of its range; float32's for 16-bit types.
 ACTIVATION_ERROR = 16.0
 
-#: How often a sum, or an activation, may be rounded to the type on its way to the next.
+#: Number of times that a sum or an activation may be rounded to the type.
 STORED = 4.0
 
-#: The units roundoff: half the distance from 1 to the next number.
+#: The unit roundoffs: half the distance from 1 to the next number.
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _SMALLEST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 
-# Inputs are drawn again where the tolerance is more than this, relative to max(1, the number itself): far
-# less than what a mistake in an equation changes.
+# Inputs are generated again if a tolerance exceeds this, relative to max(1, the value). A mistake in an
+# equation changes far more.
 _SHARP = {"float64": 1e-10, "float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
 _LARGEST = {"float64": 1e300, "float32": 1e37, "float16": 6e4, "bfloat16": 1e37}
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What outputs must be."""
+    """Expected outputs."""
 
     values: Mapping[str, Array]  # in float64, by name
-    tolerance: Mapping[str, Array]  # how far each number may be off; 0 where it is not finite
+    tolerance: Mapping[str, Array]  # the largest allowed error of each value; 0 if it is not finite
 
     def is_sharp(self, dtype: str) -> bool:
-        """Whether the tolerance tells right from wrong, everywhere, and numbers fit the type."""
+        """Whether every tolerance reveals faults, and all values fit the type."""
         for name, expected in self.values.items():
             size = np.abs(np.where(np.isfinite(expected), expected, 0.0))
             if np.any(self.tolerance[name] > _SHARP[dtype] * np.maximum(1.0, size)):
@@ -69,12 +67,12 @@ class Expectation:
 
 
 class Rounded:
-    """Numbers with a bound on the error of their computation.
+    """Values with a bound on the error of their computation.
 
     Attributes:
-        value: the numbers, in float64.
-        error: what they are off by already, at most.
-        terms: how many terms they are the sum of; 0 when the sum has been rounded.
+        value: the values, in float64.
+        error: the bound on their error so far.
+        terms: the number of terms of their sum; 0 after rounding.
         size: the sum of the terms' magnitudes.
     """
 
@@ -85,7 +83,7 @@ class Rounded:
         self.size = np.abs(value) if size is None else size
 
     def rounded(self) -> Rounded:
-        """The sum, added up and stored."""
+        """Return the sum after addition and storage."""
         if not self.terms:
             return self
         u = ROUNDOFF[self.dtype]
@@ -117,7 +115,7 @@ class Rounded:
         return Rounded(value, _finite(error, value), self.dtype, 1)
 
     def clip(self, low: float, high: float, **_: Any) -> Rounded:
-        """Bounded numbers; called by `numpy.clip`."""
+        """Return clipped values; called by `numpy.clip`."""
         a = self.rounded()
         value, *ends = np.clip([a.value, a.value - a.error, a.value + a.error], low, high)
         return Rounded(value, _finite(_farthest(ends, value), value), self.dtype)
@@ -131,18 +129,18 @@ class Rounded:
 
 
 def _finite(error: Array, value: Array) -> Array:
-    """No error where the value itself is infinite or NaN: nothing is near it."""
+    """Return no error for infinite and NaN values, because no value is close to them."""
     return np.where(np.isfinite(value), error, 0.0)
 
 
 def _farthest(ends: Sequence[Array], value: Array) -> Array:
-    """How far the results at the ends of an interval are from that within it, at most."""
+    """Return the largest distance of the results at the ends of an interval from the result within it."""
     farthest: Array = np.max(np.abs(np.asarray(ends) - value), axis=0)
     return farthest
 
 
 def _activate(activation: Activation, x: Rounded) -> Rounded:
-    """An activation function, and the error that it adds to that of its argument."""
+    """Apply an activation function, and add its error to the error of its argument."""
     x = x.rounded()
     low, high = x.value - x.error, x.value + x.error
     alpha = activation.alpha or 0.0
@@ -157,7 +155,7 @@ def _activate(activation: Activation, x: Rounded) -> Rounded:
 
 
 def expect(lowered: Lowered, inputs: Mapping[str, Array], outputs: Sequence[str]) -> Expectation:
-    """What the outputs of a node must be."""
+    """Return the expected outputs of a node."""
     problem = problem_of(lowered, inputs)
     spec = lowered.spec
     reference.run(spec, reference.ReferenceWeights.split(lowered.weights), problem)
@@ -172,7 +170,7 @@ def expect(lowered: Lowered, inputs: Mapping[str, Array], outputs: Sequence[str]
 
 
 def problem_of(lowered: Lowered, inputs: Mapping[str, Array]) -> Problem:
-    """The call of a node in canonical form, with outputs in float64."""
+    """Return the call of a node in canonical form, with outputs in float64."""
     canonical = {
         port.role: arrange(inputs[port.name], port.axes, CANONICAL_AXES[port.role])
         for port in lowered.ports
@@ -192,7 +190,7 @@ def problem_of(lowered: Lowered, inputs: Mapping[str, Array]) -> Problem:
 
 
 def errors_of(spec: Spec, weights: Weights, problem: Problem) -> dict[str, Array]:
-    """How far each number of Y and Y_h may be off, in canonical form."""
+    """Return the tolerance of each value of Y and Y_h, in canonical form."""
     X, dtype = problem.X.astype(np.float64), spec.dtype
     T, B, _ = X.shape
     lengths = np.full(B, T) if problem.sequence_lens is None else problem.sequence_lens
@@ -220,6 +218,6 @@ def errors_of(spec: Spec, weights: Weights, problem: Problem) -> dict[str, Array
 
 
 def _allowed(H: Rounded) -> Array:
-    """What an output may be off by: the reference, too, has an error, which counts in float64."""
+    """Return the tolerance of an output; in float64, it includes the error of the reference."""
     own = 2.0 if H.dtype == "float64" else 1.0
     return own * _finite(H.error + _SMALLEST_NORMAL[H.dtype], H.value)

@@ -1,17 +1,17 @@
 """Write the cases as folders that test programs of any runtime can read.
 
     DIR/index.json                            every case: its folder, operator, type, unusual features
-    DIR/onnx/test_NAME/model.onnx             as onnx's own backend tests have them
+    DIR/onnx/test_NAME/model.onnx             as in onnx's own backend tests
                       /test_data_set_0/…      input_0.pb …, output_0.pb …: in the model's order
                       /data.json              one tolerance for all numbers, for onnx's own runner
     DIR/openvino/NAME/model.xml, model.bin
-                     /inputs.npz              by the model's names; bfloat16 as float32, which holds it
+                     /inputs.npz              by the model's names; bfloat16 as float32
     and in each folder
-      case.json                               what it checks, where the specification says so, types, shapes
+      case.json                               the checked requirement, its source, types, shapes
       expected.npz                            the outputs in float64
-      tolerance.npz                           how far each number may be off
+      tolerance.npz                           the largest allowed error of each value
 
-The .pb files hold the outputs rounded once to the case's type.
+The .pb files contain the outputs rounded once to the case's type.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INDEX = "index.json"
 def export_cases(
     folder: Path, cases: Sequence[Case], progress: Callable[[int, int], None] | None = None
 ) -> None:
-    """Write cases to a folder: all of them, or nothing. The index comes last."""
+    """Write cases to a folder, all or none. The index is written last."""
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder}: not a folder; must be a new or an empty one")
     if folder.is_dir() and any(folder.iterdir()):
@@ -75,7 +75,7 @@ def export_cases(
 
 
 def _folder_of(case: Case) -> str:
-    """The folder of a case; onnx's runner wants names that begin with "test_"."""
+    """Return the folder of a case; onnx's runner requires names that begin with "test_"."""
     kind = kind_of_case(case)
     return f"{kind}/{'test_' if kind == ONNX else ''}{case.name}"
 
@@ -100,7 +100,7 @@ def _write_case(folder: Path, case: Case) -> None:
 
 
 def rounded_outputs(case: Case) -> dict[str, Array]:
-    """What the outputs must be, rounded once to the case's type."""
+    """Return the expected outputs, rounded once to the case's type."""
     with np.errstate(over="ignore", under="ignore"):
         return {name: array.astype(case.output_dtype()) for name, array in case.expected.items()}
 
@@ -116,7 +116,7 @@ def _one_tolerance(case: Case, rounded: Mapping[str, Array]) -> float:
 
 
 def summary(case: Case) -> dict[str, Any]:
-    """What a case is about, for lists of cases."""
+    """Return the properties of a case, for lists of cases."""
     return {
         "name": case.name,
         "operator": str(case.operator),
@@ -164,6 +164,6 @@ def _npz(arrays: Mapping[str, Array]) -> bytes:
 
 
 def _tensor(name: str, array: Array) -> bytes:
-    from onnx import numpy_helper  # case_files has seen to it that it is there
+    from onnx import numpy_helper  # `case_files` has checked that onnx is installed
 
     return bytes(numpy_helper.from_array(array, name).SerializeToString(deterministic=True))

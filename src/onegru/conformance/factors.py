@@ -1,7 +1,7 @@
-"""The factors of the suite, their levels, and the requirement that each level checks.
+"""Define the factors of the suite, their levels, and the requirement that each level checks.
 
-Sources: the published specifications, by the place and the sentence there that each factor names. Where they
-are silent, the rule is onegru's own, in docs/operators/index.md, and the source says so.
+Each factor names its section and sentence of the published specifications. If they are silent, the rule is
+onegru's own, from docs/operators/index.md, and the source says so.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ SIZES = {"T": "seq_length", "B": "batch_size", "I": "input_size", "H": "hidden s
 #: The factors that are activation functions, in the order of the attribute.
 POSITIONS = ("f", "g", "f backward", "g backward")
 
-#: The factors whose usual cases need no others: they are varied one at a time, not with all others.
+#: The factors that do not need to be combined with others. They are varied one at a time.
 APART = ("values", "seq_length", "batch_size")
 
-#: The level at which clip is ThresholdedRelu's alpha. It goes with no other unusual level.
+#: The level with clip equal to ThresholdedRelu's alpha. It is not combined with other unusual levels.
 AT_THRESHOLD = "at threshold"
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One thing that varies."""
+    """Property that varies between cases."""
 
-    name: str  # its name: an attribute, input or axis of the specification, where it is one
-    section: str  # where the specification has it
-    levels: Mapping[str, str]  # what it may be, the usual one first, each with what it checks
+    name: str  # its name, if possible that of an attribute, input or axis in the specification
+    section: str  # its section in the specification
+    levels: Mapping[str, str]  # its values, the usual one first, each with the requirement that it checks
 
     @property
     def usual(self) -> str:
-        """The level of a case that is about something else."""
+        """The level in cases that test other factors."""
         return next(iter(self.levels))
 
 
@@ -151,7 +151,7 @@ _ROUNDED = Factor(
     },
 )
 
-#: How tensors around the node are stored, which only quantized cases vary.
+#: Storage of tensors around the node, which only quantized cases vary.
 AROUND: Mapping[str, Factor] = {factor.name: factor for factor in (_STORED, _ROUNDED)}
 
 
@@ -159,21 +159,21 @@ _FACTORS: dict[str, Mapping[str, Factor]] = {}
 
 
 def factors_of(operator: Operator) -> Mapping[str, Factor]:
-    """What may vary in an operator, by name; the levels are those that its version allows."""
+    """Return the factors of an operator, by name, with the levels that its version allows."""
     if str(operator) not in _FACTORS:
         _FACTORS[str(operator)] = _factors(operator)
     return _FACTORS[str(operator)]
 
 
 def companions(name: str, level: str) -> dict[str, str]:
-    """The other levels that a level needs to have an effect."""
+    """Return the other levels that a level needs to have an effect."""
     if level == AT_THRESHOLD:
         return {"g": "ThresholdedRelu"}
     return {"direction": "bidirectional"} if name.endswith("backward") else {}
 
 
 def all_factors_of(operator: Operator) -> Mapping[str, Factor]:
-    """What may vary in a case of an operator: in its node, and around it."""
+    """Return the factors of a case of an operator: those of its node, and those around it."""
     return {**factors_of(operator), **AROUND}
 
 
@@ -191,7 +191,7 @@ _HIDDEN_SIZE = Factor(
 )
 
 
-# Attributes that not every version of ONNX's GRU has.
+# Attributes that only some versions of ONNX's GRU have.
 _LATER_ATTRIBUTES = (
     Factor(
         "linear_before_reset",
@@ -281,7 +281,7 @@ def _onnx(operator: Operator) -> list[Factor]:
             {
                 "given": _USUAL,
                 "defaults": "What is not given is the default of the ONNX operator of that name.",
-                "first alone": "Values go, in order, to the functions that take one; then come defaults.",
+                "first alone": "Functions with parameters get the values, in order; then defaults.",
                 "left over": "Values that no function takes have no effect.",
             },
         ),
@@ -329,9 +329,9 @@ def _openvino(operator: Operator) -> list[Factor]:
             "activations",
             "Attribute activations",
             {
-                "written": _USUAL,  # as files have them
+                "written": _USUAL,  # as in files
                 "none": "Without activations they are sigmoid and tanh.",
-                "with spaces": "Lists may have spaces behind their commas.",
+                "with spaces": "Lists may have spaces after their commas.",
             },
         )
     )
@@ -364,7 +364,7 @@ def _sizes(axes: str) -> list[Factor]:
     return [Factor(SIZES[axis], "Shapes of inputs", _SIZE_LEVELS[SIZES[axis]]) for axis in axes]
 
 
-# Of what the specifications say nothing: levels by factor.
+# Levels that the specifications do not define, by factor.
 _SILENT: Mapping[str, frozenset[str]] = {
     "seq_length": frozenset({"0"}),
     "batch_size": frozenset({"0"}),
@@ -380,7 +380,7 @@ _OWN_RULE = "where it is silent: docs/operators/index.md"
 
 
 def words_of(operator: Operator, choices: Mapping[str, Any]) -> tuple[str, str]:
-    """What a case checks and where the specification says so."""
+    """Return the requirement that a case checks, and its source in the specification."""
     factors = all_factors_of(operator)
     named = [factors[name] for name in choices]
     checks = " ".join(factor.levels[choices[factor.name]] for factor in named)

@@ -22,24 +22,24 @@ from onegru.operators.schema import WEIGHTS, Port
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-#: How errors and results call the two kinds of files.
+#: Names of the two kinds of files, in errors and results.
 ONNX, IR = "onnx", "openvino"
 
-#: The opset of models that have AUGRU nodes: the oldest whose operators all take bfloat16, for its function.
+#: The opset of models with AUGRU nodes: the oldest whose operators support bfloat16, for its function.
 _AUGRU_OPSET = max(GRU_VERSIONS)
 
-# Initializers are inputs as well in the first IR version that there was, and need not be from 4 on.
+# In the first version of the IR, initializers must also be inputs; from version 4 on, they need not.
 _INITIALIZERS_ARE_INPUTS = 3
 _OPEN = {"T": "seq_length", "B": "batch_size"}
 
 
 def kind_of_case(case: Case) -> str:
-    """The kind of file that a case is: ONNX or IR."""
+    """Return the kind of a case's file: ONNX or IR."""
     return ONNX if case.operator.biases == "separate" else IR
 
 
 def fed_inputs(case: Case) -> dict[str, Array]:
-    """The inputs that come with a run: those that are no constants of the file."""
+    """Return the inputs of a run: those that are not constants of the file."""
     constants = WEIGHTS if case.has_constant_weights else ()
     return {name: array for name, array in case.given.items() if name not in constants}
 
@@ -47,9 +47,8 @@ def fed_inputs(case: Case) -> dict[str, Array]:
 def onnx_model(case: Case) -> ModelProto:
     """Return a case as an ONNX model of one node, with the specification's names.
 
-    A quantized case has the nodes that store its tensors as integers, too.
-
-    A model of an opset below 7 lists its constants as inputs, too, as such files do.
+    A quantized case also has nodes that store its tensors as integers. A model with an opset below 7 also
+    lists its constants as inputs, as is common in such files.
 
     Raises:
         MissingExtraError: onnx is not installed.
@@ -76,7 +75,7 @@ def onnx_model(case: Case) -> ModelProto:
         return helper.make_tensor_value_info(port.name, helper.np_dtype_to_tensor_dtype(dtype), shape)
 
     is_old = operator.version < 7 and not operator.attention
-    ports = sorted(case.lowered.ports, key=lambda port: port.name not in fed)  # for those who feed by number
+    ports = sorted(case.lowered.ports, key=lambda port: port.name not in fed)  # for feeds by index
     before, after, constants = _quantizing(case)
     graph = helper.make_graph(
         [*before, node, *after],
@@ -98,12 +97,12 @@ def onnx_model(case: Case) -> ModelProto:
 
 
 def _inner(case: Case, name: str) -> str:
-    """What the node calls an input or output: its own name, unless that is another node's."""
+    """Return the node's name of an input or output: its own, unless another node has it."""
     return f"node/{name}" if name in case.rounded else name
 
 
 def _quantizing(case: Case) -> tuple[list[NodeProto], list[NodeProto], list[TensorProto]]:
-    """The nodes around a quantized case's node, and their constants."""
+    """Return the nodes around a quantized case's node, and their constants."""
     from onnx import TensorProto, helper, numpy_helper
 
     before: list[NodeProto] = []
@@ -111,7 +110,7 @@ def _quantizing(case: Case) -> tuple[list[NodeProto], list[NodeProto], list[Tens
     constants: list[TensorProto] = []
 
     def constant(name: str, array: Array, kind: str = "") -> str:
-        if kind:  # of integers, which may have no type of NumPy's own
+        if kind:  # an integer type that NumPy may lack
             array = array.astype(helper.tensor_dtype_to_np_dtype(getattr(TensorProto, kind.upper())))
         constants.append(numpy_helper.from_array(array, name))
         return name
@@ -173,7 +172,7 @@ def ir_files(case: Case) -> tuple[bytes, bytes]:
 
 
 def _word(case: Case, value: object) -> str:
-    """An attribute as an IR has it."""
+    """Return an attribute as text for an IR."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
@@ -182,7 +181,7 @@ def _word(case: Case, value: object) -> str:
 
 
 def case_files(case: Case) -> Mapping[str, bytes]:
-    """The files of a case, by name: model.onnx, or model.xml and model.bin."""
+    """Return the files of a case, by name: model.onnx, or model.xml and model.bin."""
     if kind_of_case(case) == ONNX:
         return {"model.onnx": bytes(onnx_model(case).SerializeToString(deterministic=True))}
     text, weights = ir_files(case)

@@ -35,22 +35,21 @@ def try_runtime(
         print(results.summary())  # 81 passed, 1 differed
 
     Args:
-        run: takes a case, and gives its outputs by the specification's names. `case.operator` and
-            `case.attributes` say what is computed, `case.inputs` has the arrays, weights included, and
-            `case.outputs` the names wanted. `onegru.conformance.onnx_model(case)` is the case as an ONNX
-            model. What it raises, any Exception, counts as a refusal. A function runs in copies of this
-            process (`os.fork`), in which threads that a library started before are missing: load such a
-            library in the function, or name it "module:function", which new processes import.
-        cases: patterns of names, with *, ? and [...], or cases; "*" for all, which takes minutes.
-        name: what to call the runtime.
+        run: a function from a case to its outputs, by the specification's names. `case.operator` and
+            `case.attributes` define the computation, `case.inputs` has the arrays, including weights, and
+            `case.outputs` the wanted names. `onegru.conformance.onnx_model(case)` returns the case as an ONNX
+            model. An Exception counts as "refuses". A function runs in copies of this process (`os.fork`),
+            without the threads of libraries. Load such a library in the function, or pass the name
+            "module:function", which new processes import.
+        cases: patterns of names, with *, ? and [...], or cases. Default: "*" (all, which takes minutes).
+        name: the name of the runtime.
         version: its version.
-        timeout: the most seconds that a case may take. With None the function runs in this process, as a
-            debugger needs it, and a crash ends everything. So does a function on Windows, which has no fork.
-        progress: called after each case with the number of those done and of all.
+        timeout: time limit for a case, in seconds. With None, the function runs in this process, so you can
+            debug it, but a crash ends the process. Functions on Windows, which has no fork, also run so.
+        progress: called after each case with the number of finished cases and of all cases.
 
     Returns:
-        the result of each case; if it differs, the worst value, the expected value, and
-        how far it may be off.
+        the result of each case; if it differs, with the worst value, the expected value and the tolerance.
 
     Raises:
         SpecError: an argument is invalid, or no case has such a name.
@@ -78,7 +77,7 @@ def try_runtime(
 def _run_here(
     runtime: FunctionRuntime, cases: Sequence[Case], progress: Callable[[int, int], None] | None
 ) -> RuntimeResults:
-    """Compare a runtime in this process, which ends where the runtime does."""
+    """Compare a runtime in this process, which a crash of the runtime ends."""
     outcomes: dict[str, Outcome] = {}
     outputs: dict[str, Mapping[str, Array]] = {}
     for done, case in enumerate(cases, start=1):

@@ -1,4 +1,4 @@
-"""Results of the suite's cases in runtimes."""
+"""Store the results of the suite's cases in runtimes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from onegru.system.bounded import check_regular, parse_json
 
 Status = Literal["passes", "differs", "refuses", "crashes"]
 
-#: What may come of a case, the best first.
+#: The possible results of a case, the best first.
 STATUSES: tuple[Status, ...] = ("passes", "differs", "refuses", "crashes")
 
-#: What to say of any number of cases.
+#: The past tense of each result, for counts.
 PAST: Mapping[Status, str] = {
     "passes": "passed",
     "differs": "differed",
@@ -35,14 +35,14 @@ class Outcome:
     """Result of a case in a runtime.
 
     Attributes:
-        status: passes, differs, refuses (an error of the runtime's own) or crashes (a signal, an exit, a
-            hang, no memory left).
-        reason: why, in one line; empty if it passes.
-        output: where it differs, the output that is off by the most times its tolerance.
-        where: the index of that number.
-        expected: what it should be.
-        got: what it is.
-        tolerance: how far it may be off.
+        status: passes, differs, refuses (the runtime raises an error) or crashes (a signal, an exit, a hang,
+            or no memory).
+        reason: the reason, in one line; "" if it passes.
+        output: if it differs, the output with the largest ratio of error to tolerance.
+        where: the index of the value with that ratio.
+        expected: the expected value.
+        got: the runtime's value.
+        tolerance: the largest allowed error.
     """
 
     status: Status
@@ -62,9 +62,9 @@ class RuntimeResults:
         runtime: its name.
         version: its version.
         options: other settings, such as precision, provider, engine or SIMD target.
-        outcomes: by the case's name, without cases that are not this runtime's, such as an IR for ONNX
-            Runtime.
-        outputs: what it gave in the cases where it differs, by the case's name and the output's.
+        outcomes: by the case's name. Cases in files that the runtime does not read are omitted, such as an IR
+            for ONNX Runtime.
+        outputs: the runtime's outputs in the cases that differ, by the names of case and output.
     """
 
     runtime: str
@@ -89,7 +89,7 @@ class RuntimeResults:
 
 
 def document(results: Sequence[RuntimeResults], *, figures: bool = True) -> dict[str, Any]:
-    """Results as JSON has them, without the runtimes' outputs."""
+    """Return results for JSON, without the runtimes' outputs."""
     numbers: dict[str, int] = {}
     for name in (name for result in results for name in result.outcomes):
         numbers.setdefault(name, len(numbers))
@@ -113,7 +113,7 @@ def document(results: Sequence[RuntimeResults], *, figures: bool = True) -> dict
 def write_results(
     path: str | os.PathLike[str], results: Sequence[RuntimeResults], *, figures: bool = True
 ) -> None:
-    """Write results to a file in the form of `document`, completely or not at all."""
+    """Write results to a file in the form of `document`, atomically."""
     found = document(results, figures=figures)
     runtimes: list[str] = []
     for entry in found["runtimes"]:
@@ -125,7 +125,7 @@ def write_results(
 
 
 def read_results(path: str | os.PathLike[str]) -> list[RuntimeResults]:
-    """The results in a file that `write_results` wrote."""
+    """Read results from a file that `write_results` wrote."""
     path = file_path("path", path)
     check_regular(path)
     try:
@@ -136,13 +136,13 @@ def read_results(path: str | os.PathLike[str]) -> list[RuntimeResults]:
 
 
 def _listed(texts: Iterable[str]) -> str:
-    """A list in JSON, with a line for each of its items."""
+    """Return a list in JSON, with a line for each item."""
     lines = ",\n".join(texts)
     return f"[\n{lines}\n]"
 
 
 def _fields(outcome: Outcome, figures: bool) -> dict[str, Any]:
-    """What there is of an outcome; numbers that JSON has not by the names that `float` reads."""
+    """Return the fields of an outcome; numbers that JSON lacks become names that `float` reads."""
     found = asdict(outcome) if figures else {"status": outcome.status, "reason": outcome.reason}
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,8 +1,8 @@
-"""Integer tensors of quantized cases.
+"""Store the tensors of quantized cases as integers.
 
-A scale is a power of two times an integer of four bits. So (q - zero point)·scale has no more bits than the
-case's type, and is the same number in that type as in float64: what a case expects does not depend on how a
-runtime rounds there, and the tolerance is that of a node with plain weights.
+A scale is a power of two times a 4-bit integer. So (q - zero point)·scale is exact in the case's type. The
+expected outputs then do not depend on a runtime's rounding there, and the tolerance is that of a node with
+plain weights.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from onegru.conformance.expect import Expectation
 from onegru.core.dtypes import Array
 
-#: The smallest and the largest integer of each type; of int32 those that are drawn.
+#: The smallest and the largest integer of each type; for int32, of the generated values.
 _INTEGERS = {"int8": (-128, 127), "uint8": (0, 255), "uint4": (0, 15), "int32": (-(2**15), 2**15)}
 
-#: The integers that X, initial_h and Y go through: their type, scale and zero point.
+#: The quantization of X, initial_h and Y: type, scale and zero point.
 GRIDS = {"X": ("int8", 2.0**-6, 0), "initial_h": ("uint8", 2.0**-7, 128), "Y": ("int8", 2.0**-7, 0)}
 
 _BLOCK = 2
@@ -27,25 +27,25 @@ _BLOCK = 2
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How W and R of a case are stored."""
+    """Storage of W and R in a case."""
 
     checks: str  # the requirement that a runtime must meet to pass
     kind: str = "int8"  # the type of the integers
-    # the unit that has a scale, and a zero point if there are any
+    # the unit with one scale and zero point
     per: Literal["tensor", "row", "block"] = "row"
-    zeros: tuple[int, int] | None = None  # the smallest and the largest zero point; None for no such input
-    # the attribute; None for none. Along axis 0 go the rows of both directions, as one matrix
+    zeros: tuple[int, int] | None = None  # the smallest and the largest zero point; None: without zero points
+    # the attribute, or None; along axis 0, the rows of both directions form one matrix
     axis: int | None = 1
-    opset: int = 13  # the oldest of its models, which has what it needs
-    has_lowest: bool = False  # whether there is the smallest integer in each row
-    bias: str = ""  # the type of the integers of B, which have one scale; empty for a plain B
-    shrinks_R: float = 1.0  # what R is multiplied by
+    opset: int = 13  # the oldest opset with the necessary operators
+    has_lowest: bool = False  # whether each row contains the smallest integer
+    bias: str = ""  # the type of the integers of B, which have one scale; "" for a plain B
+    shrinks_R: float = 1.0  # factor of R
 
 
 _ONE = "with one scale and one zero point"
 _BLOCKS = "for every two columns of a row"
 
-#: The ways to store W and R in the suite, by name.
+#: The storages of W and R in the suite, by name.
 STORAGES: Mapping[str, Storage] = {
     "int8 by row": Storage("W and R are int8, with one scale for each row."),
     "int8 by tensor": Storage(f"W and R are int8, each {_ONE}.", "int8", "tensor", (-9, 9)),
@@ -80,32 +80,32 @@ STORAGES: Mapping[str, Storage] = {
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor as DequantizeLinear takes it."""
+    """Tensor for DequantizeLinear."""
 
     kind: str  # the type of the integers
     q: Array  # the integers, in int64
-    scale: Array  # of the tensor's own type: [], [rows] or [..., blocks]
-    zero_point: Array | None  # like scale, in int64; None for no such input
-    attributes: Mapping[str, Any]  # of DequantizeLinear
-    shape: tuple[int, ...]  # what the result is reshaped to; q's own shape for no Reshape
+    scale: Array  # in the tensor's own type: [], [rows] or [..., blocks]
+    zero_point: Array | None  # the shape of scale, in int64; None: without zero points
+    attributes: Mapping[str, Any]  # the attributes of DequantizeLinear
+    shape: tuple[int, ...]  # the shape after a Reshape; q's own shape without one
 
     def dequantized(self) -> Array:
-        """The numbers, in the type of the scale."""
+        """Return the values, in the type of the scale."""
         offsets = self.q if self.zero_point is None else self.q - _spread(self.zero_point, self.q.shape)
         numbers = offsets * _spread(self.scale, self.q.shape).astype(np.float64)
         return numbers.reshape(self.shape).astype(self.scale.dtype)
 
 
 def _spread(array: Array, shape: tuple[int, ...]) -> Array:
-    """A scale, or a zero point, for each number of this shape, or to be broadcast to them."""
+    """Return a scale or a zero point for each value of this shape, or for broadcasting to it."""
     if array.ndim == len(shape):
         return np.repeat(array, _BLOCK, -1)[..., : shape[-1]]
-    return array if array.ndim == 0 else array[:, None]  # rows are the last axis but one
+    return array if array.ndim == 0 else array[:, None]  # rows are the second-to-last axis
 
 
 def store_weights(storage: Storage, inputs: Mapping[str, Array], seed: int) -> dict[str, Stored]:
-    """W and R, and B if it is stored, as integers that are near the given numbers."""
-    random = np.random.default_rng([seed, 8])  # other numbers than the inputs'
+    """Return W and R, and B if it is stored, as integers close to the given values."""
+    random = np.random.default_rng([seed, 8])  # independent of the inputs' values
     found = {
         "W": _store(storage, inputs["W"], random),
         "R": _store(storage, inputs["R"], random, storage.shrinks_R),

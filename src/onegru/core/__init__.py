@@ -1,1 +1,1 @@
-"""Basic definitions: errors, element types, shapes, `Spec` and `Weights`."""
+"""Define errors, element types, shapes, `Spec` and `Weights`."""

@@ -1,4 +1,4 @@
-"""The activation functions of the ONNX specification, as a table.
+"""List the activation functions of the ONNX specification.
 
 Source: section "Activation functions" of ONNX's GRU. The defaults are those of the ONNX operators with these
 names. Affine was an operator in early versions of ONNX. ScaledTanh has no defaults.
@@ -19,24 +19,24 @@ from onegru.core.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class ActivationKind:
-    """One activation function: its formula, and which of alpha and beta it takes."""
+    """Activation function: its formula and its parameters."""
 
-    name: str  # as ONNX spells it
+    name: str  # as in ONNX
     formula: str  # in the symbols of the ONNX specification
     # computes the formula from (the elementary functions `ops`, x, alpha, beta)
     compute: Callable[[Elementary, Any, float, float], Any]
-    takes: tuple[str, ...] = ()  # the parameters that the function takes, in order: "alpha", "beta" or both
+    takes: tuple[str, ...] = ()  # the function's parameters, in order: "alpha", "beta" or both
     defaults: tuple[tuple[str, float], ...] = ()  # the defaults of those parameters that have one
     # the ends of its range for all parameters; None if it is unbounded
     bounds: tuple[float, float] | None = None
     keeps_zero: bool = False  # whether f(0) = 0 for all parameters
     is_odd: bool = False  # whether f(-x) = -f(x) for all parameters
     is_operator: bool = True  # whether ONNX has an operator of this name
-    # its names in Keras, Flax and OpenVINO, if it has no parameters; others are in frameworks/layouts.py
+    # its names in Keras, Flax and OpenVINO, if it has no parameters; other names are in frameworks/layouts.py
     called: Mapping[str, str] = field(default_factory=dict)
 
     def default(self, parameter: str) -> float | None:
-        """The default of `parameter`, rounded to float32 as in a file; None if it has none."""
+        """Return the default of `parameter`, rounded to float32 as in a file; None if it has none."""
         value = dict(self.defaults).get(parameter)
         return None if value is None else to_float32(value)
 
@@ -134,12 +134,12 @@ _KINDS = (
 #: Every activation function, by its ONNX name.
 ACTIVATIONS: dict[str, ActivationKind] = {kind.name: kind for kind in _KINDS}
 
-#: Those that ONNX has as operators, too.
+#: Functions that ONNX also has as operators.
 AS_OPERATORS = tuple(kind.name for kind in _KINDS if kind.is_operator)
 
 
 def onnx_names_in(framework: str) -> dict[str, str]:
-    """The ONNX names of functions without parameters, by a framework's names."""
+    """Return the ONNX names of functions without parameters, by a framework's names."""
     return {kind.called[framework]: kind.name for kind in _KINDS if framework in kind.called}
 
 
@@ -152,8 +152,8 @@ class Activation:
 
     Attributes:
         name: a key of `ACTIVATIONS`.
-        alpha: the value of alpha; None if the function takes none.
-        beta: the value of beta; None if the function takes none.
+        alpha: the value of alpha; None if the function has no alpha.
+        beta: the value of beta; None if the function has no beta.
     """
 
     __module__ = "onegru"
@@ -181,7 +181,7 @@ class Activation:
 
     @property
     def parameters(self) -> tuple[float, float]:
-        """The values of alpha and beta; 0 for those that the function does not take."""
+        """Return alpha and beta; 0 for a parameter that the function does not have."""
         return (0.0 if self.alpha is None else self.alpha, 0.0 if self.beta is None else self.beta)
 
     def __str__(self) -> str:
@@ -189,7 +189,7 @@ class Activation:
         return f"{self.name}({', '.join(values)})" if values else self.name
 
 
-#: f and g of every framework's GRU.
+#: f and g of the GRUs of all frameworks.
 DEFAULT_ACTIVATIONS = (Activation("Sigmoid"), Activation("Tanh"))
 
 
@@ -204,7 +204,7 @@ def find_kind(name: str, *, allowed: Sequence[str] = tuple(ACTIVATIONS)) -> Acti
 def assign_parameters(
     kinds: Sequence[ActivationKind], alpha: Sequence[float], beta: Sequence[float]
 ) -> tuple[tuple[Activation, ...], int, int]:
-    """Assign alpha and beta values, in order, to the functions that take them."""
+    """Assign alpha and beta values, in order, to the functions that have them."""
     alphas, betas = iter(alpha), iter(beta)
     activations = tuple(
         Activation(kind.name, _next(kind, "alpha", alphas), _next(kind, "beta", betas)) for kind in kinds

@@ -1,4 +1,4 @@
-"""Checks of arguments that are not arrays: integers, numbers, booleans, words, paths."""
+"""Check arguments that are not arrays: integers, numbers, booleans, words, paths."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _LONGEST = 100
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: short, and on one line."""
+    """Return a value as short text on one line, for messages."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array, {value.dtype.name} {list(value.shape)}"
     try:
         text = repr(value)
-    except Exception:  # from a class's own __repr__, or for an integer of thousands of digits
+    except Exception:  # from a custom __repr__, or for an integer of thousands of digits
         return f"an object of type {type(value).__name__}"
     is_short = len(text) <= _LONGEST and text.isprintable()
     return text if is_short else f"an object of type {type(value).__name__}"
 
 
 def integer(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
-    """`value` as an int."""
+    """Return `value` as an int."""
     if (
         isinstance(value, bool)
         or not isinstance(value, numbers.Integral)
@@ -43,14 +43,14 @@ def integer(name: str, value: object, least: int | None = None, most: int | None
 
 
 def flag(name: str, value: object) -> bool:
-    """`value` as a bool."""
+    """Return `value` as a bool."""
     if not isinstance(value, bool | np.bool_):
         raise SpecError.of(name, f"{shown(value)}; must be True or False")
     return bool(value)
 
 
 def number(name: str, value: object) -> float:
-    """`value` as a float, which may be infinite."""
+    """Return `value` as a float, which may be infinite."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise SpecError.of(name, f"{shown(value)}; must be a number")
     try:
@@ -65,7 +65,7 @@ def number(name: str, value: object) -> float:
 
 
 def choice(name: str, value: object, choices: Iterable[str]) -> str:
-    """`value`, which must be one of `choices`."""
+    """Return `value`. Raise SpecError unless it is one of `choices`."""
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
         raise SpecError.of(name, f"{shown(value)}; must be one of {', '.join(choices)}")
@@ -73,14 +73,14 @@ def choice(name: str, value: object, choices: Iterable[str]) -> str:
 
 
 def file_path(name: str, value: object) -> Path:
-    """`value` as a path."""
+    """Return `value` as a path."""
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str) or value == "":
         raise SpecError.of(name, f"{shown(value)}; must be the name of a file")
     return Path(value)
 
 
 def node_names(name: str, value: object) -> bool | frozenset[str]:
-    """`value` as names of GRU nodes, True for all and False for none."""
+    """Return `value` as names of GRU nodes, True for all and False for none."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, str):

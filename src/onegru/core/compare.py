@@ -12,10 +12,10 @@ from onegru.core.dtypes import ELEMENT_TYPES, Array, as_text, contiguous
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
 
-# How far two results that should be equal may differ, by element type.
+# Largest allowed differences between results that should be equal, by element type.
 
-#: For layers converted from one file to another, in `largest_allowed`: eight times the distance from 1 to the
-#: next number, as biases may have been summed and outputs are rounded.
+#: For layers converted from one file to another, in `largest_allowed`. It is eight times the distance from 1
+#: to the next number, because biases may have been summed and outputs are rounded.
 TOLERANCE_CONVERTED: Mapping[str, float] = {
     "float64": 2e-15,
     "float32": 1e-6,
@@ -28,7 +28,7 @@ QUANTIZED = "quantized"
 
 #: For models whose GRU nodes were rewritten, in `largest_allowed`.
 #:
-#: Quantized to int8, the digits' logits differ by 0.015 and layers of random weights by 0.008: a larger
+#: With int8 weights, the digits' logits differ by 0.015 and layers of random weights by 0.008. A larger
 #: difference than 0.1 is no longer rounding.
 TOLERANCE_REWRITTEN: Mapping[str, float] = {
     "float64": 1e-10,
@@ -53,10 +53,10 @@ TOLERANCE_FUSED: Mapping[str, float] = {
 #: For a runtime against the reference, element by element, relative to max(1, its absolute value).
 #:
 #: Measured on stacks of three GRUs (input and hidden sizes 3 to 256, 4 to 200 steps, both reset modes,
-#: forward and bidirectional, weights of the size that training starts from): the largest error of any
-#: runtime against the float64 reference was 8e-7 in float32, 2e-15 in float64, 2.4e-3 in float16 and 2.3e-2
-#: in bfloat16 (the last two in ONNX's evaluator, which rounds after every operation). These are 2 to 500
-#: times that; a wrong gate order or reset mode is off by 0.01 to 1.
+#: forward and bidirectional, weights as initialized for training): the largest error of any runtime against
+#: the float64 reference was 8e-7 in float32, 2e-15 in float64, 2.4e-3 in float16 and 2.3e-2 in bfloat16 (the
+#: last two in ONNX's evaluator, which rounds after every operation). These are 2 to 500 times that. A wrong
+#: gate order or reset mode is off by 0.01 to 1.
 TOLERANCE_ACROSS_RUNTIMES: Mapping[str, float] = {
     "float64": 1e-12,
     "float32": 1e-5,
@@ -67,20 +67,20 @@ TOLERANCE_ACROSS_RUNTIMES: Mapping[str, float] = {
 #: Error of rounding after each operation, in multiples of the effect of rounding the inputs once.
 SENSITIVITY_FACTOR = 16.0
 
-#: The end of a message that begins with `why_inconclusive`.
+#: End of a message that begins with `why_inconclusive`.
 INCONCLUSIVE = "so the comparison is inconclusive"
 
-# But no further, relative to max(1, the absolute value): what a rounding moves by more than that cannot be
-# told from a fault.
+# Limit of that effect, relative to max(1, the absolute value). A larger effect of rounding cannot be
+# distinguished from a fault.
 _MOST_ROUNDING = {"float16": 0.1, "bfloat16": 0.5}
 _MOST_ROUNDING_ELSE = 0.01
-_LEAST_FINITE = 0.5  # of an output's numbers, for it to count as compared
+_LEAST_FINITE = 0.5  # fraction of finite values in an output that counts as compared
 
 _EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def nudged(array: Array, dtypes: Collection[str] = ()) -> Array:
-    """Every number moved by about half a unit in the last place, up or down, as one rounding may."""
+    """Move every value by about half a unit in the last place, up or down, as rounding may."""
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         return array
     signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0]), array.shape)
@@ -103,14 +103,14 @@ def rounding_effect(expected: Array, moved: Array) -> float:
 
 
 def count_finite(array: Array) -> int:
-    """How many numbers of an array a comparison can judge: all but NaN and infinity."""
+    """Count the values that can be compared: all except NaN and infinity."""
     if array.dtype.name not in ELEMENT_TYPES:
         return int(array.size)
     return int(np.isfinite(array.astype(np.float64, copy=False)).sum())
 
 
 def arrays_in(output: Any) -> list[Array]:
-    """The arrays of an output, which may be a list of them."""
+    """Return the arrays of an output, which may be a list of arrays."""
     items = output if isinstance(output, list) else [output]
     return [item for item in items if isinstance(item, np.ndarray)]
 
@@ -118,8 +118,8 @@ def arrays_in(output: Any) -> list[Array]:
 def why_inconclusive(*runs: Mapping[str, Any], moved: int | None = None) -> str:
     """Return why a comparison with these outputs is inconclusive; empty if it is conclusive.
 
-    NaN equals any other NaN, so at least half of an output's values must be finite. Of the values, `moved`
-    change with other random inputs; None if nothing is random.
+    NaN equals any other NaN, so at least half of an output's values must be finite. `moved` is the number of
+    values that depend on the random inputs; None if no input is random.
     """
     if moved == 0:
         return "no output depends on the random inputs"
@@ -152,8 +152,8 @@ class Comparison:
         name: the output.
         runtime: the runtime that computed the output: "onegru", "onnxruntime", "openvino" or "onnx".
         agrees: whether the difference is allowed.
-        max_abs: the largest absolute difference; infinite if NaN or infinity meets another value, or if type
-            or shape differ.
+        max_abs: the largest absolute difference; infinite if NaN or infinity meets another value, or if types
+            or shapes differ.
         max_ulp: the largest difference in ULP (units in the last place); for integers, the difference itself.
         tolerance: the largest allowed absolute difference; in `verify`, relative to max(1, |value|). For
             integers and booleans, it is the largest allowed fraction of different values.
@@ -162,7 +162,7 @@ class Comparison:
         got: the value found there.
         reason: why values were not compared, or why the tolerance is larger; empty otherwise.
         snr: the signal-to-noise ratio in dB; None if nothing differs.
-        compared: the number of compared values, which are finite where they are expected.
+        compared: the number of compared values: those with a finite expected value.
         left_out: the number of values that were not compared, because they are not finite.
         input_dependent: the number of compared values that depend on the random inputs; None if it was not
             counted, as for given inputs.
@@ -190,7 +190,7 @@ Comparison.__module__ = "onegru.reports"
 
 
 def difference(a: object, b: object) -> Comparison:
-    """How far two arrays of numbers differ; NaN equals NaN, and -0 equals 0."""
+    """Return the difference of two arrays; NaN equals NaN, and -0 equals 0."""
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype != b.dtype or a.shape != b.shape:
         raise SpecError(f"b: {b.dtype} {list(b.shape)}; must be {a.dtype} {list(a.shape)}, like a")
@@ -204,17 +204,17 @@ def difference(a: object, b: object) -> Comparison:
         return Comparison()
     with np.errstate(all="ignore"):
         apart = np.abs(a.astype(np.float64) - b.astype(np.float64)) if is_float else ulps.astype(np.float64)
-    # The difference of infinities or NaNs is NaN: 0 where they are equal, else infinity.
+    # Infinities or NaNs differ by NaN. Replace it: 0 where they are equal, else infinity.
     apart = np.where(ulps == 0, 0.0, np.where(np.isnan(apart), np.inf, apart))
     where = _index_of_max(apart)
     return Comparison(max_abs=float(apart[where]), max_ulp=max_ulp, where=where)
 
 
 def largest_allowed(expected: Array, tolerance: float, is_given: bool = False) -> float:
-    """Return the largest absolute difference to allow: the tolerance times the largest number, at least 1.
+    """Return the largest allowed absolute difference: the tolerance times max(1, the largest value).
 
-    If zeros would pass too, because all numbers are small, and no tolerance is given, the largest number
-    times its square root is allowed. Rounding stays below that, and a fault exceeds it.
+    If no tolerance is given and all values are so small that zeros would pass, the result is the largest
+    value times its square root. Rounding stays below that, and a fault exceeds it.
     """
     numbers = np.abs(expected.astype(np.float64))
     size = float(np.max(numbers, initial=0.0, where=np.isfinite(numbers)))
@@ -223,7 +223,7 @@ def largest_allowed(expected: Array, tolerance: float, is_given: bool = False) -
 
 
 def _ulps(a: Array, b: Array) -> Array:
-    """For each pair, the number of steps between adjacent numbers of the type from a to b."""
+    """Return the number of steps between adjacent floating-point values from a to b, for each pair."""
     bits = 8 * a.dtype.itemsize
     sign = np.uint64(1 << (bits - 1))
     raw = [contiguous(x).view(f"u{a.dtype.itemsize}").astype(np.uint64) for x in (a, b)]
@@ -237,16 +237,16 @@ def _ulps(a: Array, b: Array) -> Array:
 
 
 def _distances(a: Array, b: Array) -> Array:
-    """|a - b| of integers or booleans, which always fits uint64."""
+    """Return |a - b| of integers or booleans, which always fits uint64."""
     if a.dtype.kind == "b":
         return cast(Array, (a != b).astype(np.uint64))
     high: Array = np.maximum(a, b).astype(np.uint64)
     low: Array = np.minimum(a, b).astype(np.uint64)
-    return high - low  # modulo 2**64, which is right for negative numbers as well
+    return high - low  # modulo 2**64, which is also correct for negative numbers
 
 
 def tolerance_of(dtype: str) -> float:
-    """The default tolerance for an element type; 0 where numbers are exact."""
+    """Return the default tolerance for an element type; 0 for exact types."""
     return TOLERANCE_ACROSS_RUNTIMES.get(dtype, 0.0)
 
 
@@ -331,7 +331,7 @@ def merged(items: Sequence[Comparison]) -> Comparison:
 
 
 def compared_words(total: Comparison) -> str:
-    """How much was compared, for all outputs of a run, merged."""
+    """Return the counts of compared values as text, for all outputs of a run, merged."""
     words = f"{total.compared:,} values compared"
     words += "" if total.steps is None else f", over {count(total.steps, 'step')}"
     if total.input_dependent is not None:
@@ -340,18 +340,18 @@ def compared_words(total: Comparison) -> str:
 
 
 def beyond(expected: Array, found: Array, tolerance: float, is_absolute: bool = False) -> Array:
-    """For each element, whether it is off by more than the tolerance."""
+    """Whether each element differs by more than the tolerance."""
     if expected.dtype.kind in "biu":
         return np.asarray(expected != found)
     want, have = expected.astype(np.float64), found.astype(np.float64)
     with np.errstate(all="ignore"):
         near = np.abs(have - want) <= tolerance * (1.0 if is_absolute else np.maximum(1.0, np.abs(want)))
-    # Infinity is near nothing but itself: its difference from anything is NaN or infinite.
+    # Infinity is close only to itself: its difference from other values is NaN or infinite.
     near &= np.isfinite(want)
     wrong: Array = ~(near | (want == have) | (np.isnan(want) & np.isnan(have)))
     return wrong
 
 
 def _index_of_max(array: Array) -> tuple[int, ...]:
-    """The index of the largest element, the first if there are several."""
+    """Return the index of the largest element, the first if there are several."""
     return tuple(int(index) for index in np.unravel_index(int(array.argmax()), array.shape))

@@ -1,4 +1,4 @@
-"""Element types, and arrays of them."""
+"""Define element types, and convert arrays to them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from onegru.core.errors import SpecError, needs_extra
 
 Array = npt.NDArray[Any]
 
-#: Every element type that an operator computes on, by its name in NumPy (or ml_dtypes).
+#: Element types of operators, by their names in NumPy (or ml_dtypes).
 ELEMENT_TYPES = ("float16", "bfloat16", "float32", "float64")
 
-#: The largest number of each.
+#: The largest finite value of each type.
 LARGEST: Mapping[str, float] = {
     **{name: float(np.finfo(name).max) for name in ("float16", "float32", "float64")},
     "bfloat16": (2.0 - 2.0**-7) * 2.0**127,
@@ -27,12 +27,12 @@ LARGEST: Mapping[str, float] = {
 
 
 class Storage(NamedTuple):
-    """A type that the matrices of a float32 layer can be kept in."""
+    """Storage type of a float32 layer's matrices."""
 
-    name: str  # as arguments have it
-    bytes: int  # of a weight
-    is_int8: bool = False  # whether weights are int8 with scales, which all that asks it then computes with
-    # how many weights of an output channel share a scale; 0 for all, or where there are no scales
+    name: str  # as in arguments
+    bytes: int  # per weight
+    is_int8: bool = False  # whether weights are int8 with scales
+    # number of weights of an output channel that share a scale; 0: all of them, or no scales
     group: int = 0
 
 
@@ -42,7 +42,7 @@ _STORAGES = (
 )
 WEIGHT_STORAGES: Mapping[str, Storage] = {storage.name: storage for storage in _STORAGES}
 
-#: Types to which activations are rounded before they are multiplied, and the bytes of each.
+#: Types to which activations are rounded before matrix products, and their sizes in bytes.
 ACTIVATION_STORAGES: Mapping[str, int] = {"int16": 2, "int8": 1, "bfloat16": 2}
 DEFAULT_ACTIVATION_STORAGE = "int16"  # with int8 weights
 
@@ -53,19 +53,19 @@ def is_int8(weight_storage: object) -> bool:
 
 
 def may_round(weight_storage: object, activation_storage: object) -> bool:
-    """Whether activations can be rounded to this type before they are multiplied with these weights."""
+    """Whether activations can be rounded to this type before they are multiplied by these weights."""
     if activation_storage == "bfloat16":
         return weight_storage == "bfloat16"
     return activation_storage is not None and is_int8(weight_storage)
 
 
 def group_size(weight_storage: str | None) -> int:
-    """How many weights of an output channel share a scale; 0 for all, or where there are no scales."""
+    """Return the number of weights of an output channel that share a scale; 0 for all, or no scales."""
     return WEIGHT_STORAGES[weight_storage].group if weight_storage else 0
 
 
 def in_groups(weight_storage: str | None, group: int) -> str | None:
-    """The same integers with a scale for each `group` weights of an output channel; 0 for one for all."""
+    """Return the storage with a scale for each `group` weights of an output channel; 0: one scale."""
     kept = WEIGHT_STORAGES.get(weight_storage or "")
     if kept is None or not kept.is_int8:
         return weight_storage
@@ -73,11 +73,11 @@ def in_groups(weight_storage: str | None, group: int) -> str | None:
 
 
 def bytes_of(weight_storage: str | None) -> int:
-    """The bytes of a weight of a float32 layer that is kept so."""
+    """Return the bytes per weight of a float32 layer in this storage."""
     return 4 if weight_storage is None else WEIGHT_STORAGES[weight_storage].bytes
 
 
-#: The types of weights from the smallest on, their scales included.
+#: The storage types from the smallest on, scales included.
 BY_SIZE = tuple(
     storage.name
     for storage in sorted(_STORAGES, key=lambda item: (item.bytes, -(item.group or 1 << 30), item.name))
@@ -85,7 +85,7 @@ BY_SIZE = tuple(
 
 
 def check_group_size(value: object) -> int:
-    """A size of groups of weights as an argument has it; 0 for None."""
+    """Check a group size of weights, given as an argument; return 0 for None."""
     sizes = [size for size in map(group_size, WEIGHT_STORAGES) if size]
     if value is not None and (
         not isinstance(value, numbers.Integral) or isinstance(value, bool) or value not in sizes
@@ -95,7 +95,7 @@ def check_group_size(value: object) -> int:
 
 
 def bfloat16() -> np.dtype[Any]:
-    """ml_dtypes's bfloat16, imported when first needed."""
+    """Return ml_dtypes's bfloat16, and import ml_dtypes on the first call."""
     with needs_extra("ml_dtypes", "bfloat16", "bfloat16"):
         import ml_dtypes
     dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
@@ -103,13 +103,13 @@ def bfloat16() -> np.dtype[Any]:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype called `name`, bfloat16 included."""
+    """Return the NumPy dtype called `name`, including bfloat16."""
     return bfloat16() if name == "bfloat16" else np.dtype(name)
 
 
 @contextmanager
 def default_float_mode() -> Iterator[None]:
-    """IEEE 754's default mode for this thread; the caller's mode is restored at the end."""
+    """Set IEEE 754's default mode for this thread, and restore the caller's mode at the end."""
     mode = _native.set_float_mode(None)
     try:
         yield
@@ -118,18 +118,18 @@ def default_float_mode() -> Iterator[None]:
 
 
 def to_float32(value: float) -> float:
-    """The float32 number nearest to `value`; infinity beyond the largest."""
+    """Return the float32 number nearest to `value`; infinity beyond the largest."""
     with default_float_mode(), np.errstate(over="ignore", under="ignore"):
         return float(np.float32(value))
 
 
 def contiguous(value: object, dtype: npt.DTypeLike | None = None) -> Array:
-    """Return a C-contiguous array of the same shape, also without axes; copy only if necessary."""
+    """Return a C-contiguous array of the same shape, even for rank 0; copy only if necessary."""
     return np.asarray(value, dtype, order="C")
 
 
 def convert(value: object, dtype: str) -> Array:
-    """`value` with another element type, as OpenVINO's Convert does it: floats are rounded towards zero."""
+    """Convert `value` to another element type like OpenVINO's Convert, which rounds floats towards zero."""
     array = np.asarray(value)
     target = numpy_dtype(dtype)
     if target.kind in "iu" and array.dtype.kind != "b":
@@ -137,7 +137,7 @@ def convert(value: object, dtype: str) -> Array:
         if array.dtype.kind in "iu":
             fits = (array >= limits.min) & (array <= limits.max)
         else:
-            numbers = np.trunc(array.astype(np.float64))  # which has both ends exactly, of 64 bits too
+            numbers = np.trunc(array.astype(np.float64))  # float64 has both limits exactly, even of 64 bits
             fits = (numbers >= float(limits.min)) & (numbers < limits.max + 1.0)
         if not np.all(fits):
             raise SpecError(f"a number is not finite, or beyond {dtype}; must fit it")
@@ -146,7 +146,7 @@ def convert(value: object, dtype: str) -> Array:
 
 
 def as_float_array(name: str, value: object, must_be: tuple[str, ...] = ELEMENT_TYPES) -> Array:
-    """`value` as an array of one of the element types `must_be`, in native byte order."""
+    """Return `value` as an array of one of the element types `must_be`, in native byte order."""
     array = _as_array(name, value)
     if array.dtype.name not in must_be:
         raise SpecError.of(name, f"type {array.dtype.name}; must be {_either(must_be)}")
@@ -154,7 +154,7 @@ def as_float_array(name: str, value: object, must_be: tuple[str, ...] = ELEMENT_
 
 
 def as_array_of(dtype: str, name: str, value: object) -> Array:
-    """`value` as an array of the element type `dtype`, that of the weights."""
+    """Return `value` as an array of the element type `dtype` of the weights."""
     array = _as_array(name, value)
     if array.dtype.name == dtype:
         return array
@@ -167,7 +167,7 @@ def as_array_of(dtype: str, name: str, value: object) -> Array:
 
 
 def as_lengths(name: str, value: object, must_be: tuple[str, ...] | None = None) -> Array:
-    """`value` as an array of integers, unchecked beyond that; a copy, so that it stays as checked."""
+    """Return a copy of `value` as an array of integers, whose values are not checked."""
     if isinstance(value, list | tuple) and not value:
         value = np.zeros(0, np.int64)
     array = _as_array(name, value)
@@ -185,7 +185,7 @@ def refuse_grad(name: str, value: object) -> None:
 
 
 def is_ragged(value: object) -> bool:
-    """Whether it is PyTorch's PackedSequence, or a list of sequences of different lengths."""
+    """Whether a value is PyTorch's PackedSequence, or a list of sequences of different lengths."""
     if hasattr(value, "batch_sizes"):
         return True
     if not isinstance(value, list | tuple):
@@ -196,8 +196,8 @@ def is_ragged(value: object) -> bool:
     return len({shape[0] for shape in shapes if isinstance(shape, tuple) and shape}) > 1
 
 
-# What other packages' tensors raise. Anything else comes from elsewhere: from a handler of signals, say, or
-# for want of memory.
+# Errors of other packages' tensors. Other errors have other causes, such as a signal handler or a lack of
+# memory.
 _NO_ARRAY = (ArithmeticError, AttributeError, BufferError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -210,7 +210,8 @@ def _as_array(name: str, value: object) -> Array:
     except _NO_ARRAY as error:
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise SpecError.of(name, f"not an array ({first}); must be one") from error
-    # Not imported here: a fork meanwhile would leave its child waiting for Python's import lock.
+    # Not imported here, because a fork during the import would leave the child waiting for Python's import
+    # lock.
     if "numpy.ma" in sys.modules and np.ma.isMaskedArray(value):
         raise SpecError.of(name, "a masked array; must be a plain one, as a mask would have no effect")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -221,7 +222,7 @@ def _either(names: tuple[str, ...]) -> str:
 
 
 def as_text(array: Array) -> Array:
-    """Strings as NumPy's own; what is not UTF-8, which runtimes return as bytes, by its codes."""
+    """Return strings as NumPy's own; bytes that are not UTF-8, from runtimes, as their codes."""
     if array.dtype.kind in "UT":
         return array.astype(np.str_)
     plain = (

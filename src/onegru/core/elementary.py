@@ -1,4 +1,4 @@
-"""The elementary functions that activation functions consist of.
+"""Compute the elementary functions of which activation functions consist.
 
 This module computes them for NumPy arrays. onegru.torch.autograd.fallback does so for tensors, and
 onegru.formats.onnx.writing.gru_step for the nodes of an ONNX graph.
@@ -14,53 +14,53 @@ from onegru.core.dtypes import Array
 
 
 class Elementary(Protocol):
-    """Functions of values and numbers, element by element; NaN gives NaN."""
+    """Elementwise functions of values and numbers; NaN returns NaN."""
 
     def add(self, x: Any, y: Any) -> Any:
-        """The sum x + y."""
+        """Return x + y."""
 
     def mul(self, x: Any, y: Any) -> Any:
-        """The product x·y."""
+        """Return x·y."""
 
     def div(self, x: Any, y: Any) -> Any:
-        """The quotient x / y."""
+        """Return x / y."""
 
     def abs(self, x: Any) -> Any:
-        """The absolute value."""
+        """Return the absolute value."""
 
     def tanh(self, x: Any) -> Any:
-        """The hyperbolic tangent."""
+        """Return the hyperbolic tangent."""
 
     def sigmoid(self, x: Any) -> Any:
-        """The logistic function 1 / (1 + e^-x), which does not overflow."""
+        """Return 1 / (1 + e^-x), without overflow."""
 
     def relu(self, x: Any) -> Any:
-        """The larger of a value and 0."""
+        """Return the larger of a value and 0."""
 
     def expm1_of_negative(self, x: Any) -> Any:
-        """The function e^x - 1 where x ≤ 0; elsewhere an arbitrary number, which the caller must not use."""
+        """Return e^x - 1 where x ≤ 0; elsewhere an arbitrary number, which the caller must not use."""
 
     def softplus(self, x: Any) -> Any:
-        """The function log(1 + e^x), which does not overflow."""
+        """Return log(1 + e^x), without overflow."""
 
     def maximum(self, x: Any, bound: float) -> Any:
-        """The larger of a value and a number."""
+        """Return the larger of a value and a number."""
 
     def minimum(self, x: Any, bound: float) -> Any:
-        """The smaller of a value and a number."""
+        """Return the smaller of a value and a number."""
 
     def where_less(self, x: Any, bound: float, then: Any, otherwise: Any) -> Any:
-        """One value where x < bound, else another."""
+        """Return one value where x < bound, else another."""
 
     def piecewise(self, x: Any, negative: Any, positive: Any) -> Any:
-        """One value where x < 0, another where x > 0; they are equal at 0."""
+        """Return one value where x < 0, another where x > 0; they are equal at 0."""
 
     def finite(self, x: Any) -> Any:
-        """The value, with a large number of the same sign instead of an infinity."""
+        """Return the value, with a large number of the same sign instead of an infinity."""
 
 
 class NumpyElementary:
-    """The elementary functions of NumPy's arrays, in their type; see `Elementary`."""
+    """Elementary functions of NumPy's arrays, in their type; see `Elementary`."""
 
     add = staticmethod(np.add)
     mul = staticmethod(np.multiply)
@@ -72,7 +72,7 @@ class NumpyElementary:
 
     @staticmethod
     def sigmoid(x: Array) -> Array:
-        e = np.exp(-np.abs(x))  # at most 1, so nothing overflows
+        e = np.exp(-np.abs(x))  # at most 1, so there is no overflow
         return np.asarray(np.where(x >= 0, 1 / (1 + e), e / (1 + e)))
 
     @staticmethod

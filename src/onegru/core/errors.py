@@ -1,4 +1,4 @@
-"""The exceptions and the warning of onegru.
+"""Define the exceptions and the warning of onegru.
 
 All public classes set `__module__` to onegru, so that pickles survive a move.
 """
@@ -20,7 +20,7 @@ class OneGRUError(Exception):
     __module__ = "onegru"
 
     def _render_traceback_(self) -> list[str]:
-        """The lines that notebooks show: the caller's frames, not onegru's own, and the message."""
+        """Return the lines for notebooks: the caller's frames without onegru's own, and the message."""
         inner = (str(_PACKAGE), f"{os.sep}IPython{os.sep}")
         frames = [
             frame
@@ -34,15 +34,15 @@ class OneGRUError(Exception):
 class SpecError(OneGRUError, ValueError):
     """Invalid or unsupported argument.
 
-    The message names the argument, and says what it is and what it must be.
+    The message contains the argument, its value, and the rule.
 
     Args:
-        message: all of it.
-        argument: the argument that it is about.
+        message: the whole message.
+        argument: the argument.
 
     Attributes:
-        argument: the argument, or the option of a command; None where it is about no single one, as with the
-            tensors of a file.
+        argument: the argument, or the option of a command; None for an error about no single argument, such
+            as the tensors of a file.
     """
 
     __module__ = "onegru"
@@ -60,14 +60,14 @@ class SpecError(OneGRUError, ValueError):
 class FormatError(OneGRUError, ValueError):
     """Invalid or unsupported content of a file.
 
-    The message names the file and the place in it.
+    The message contains the file and the location in it.
     """
 
     __module__ = "onegru"
 
 
-#: What may be raised while a file is read whose parts contradict each other, or are not what they should be.
-#: A lack of memory says nothing about the file, so MemoryError propagates.
+#: Errors that contradictory or malformed parts of a file can raise. A lack of memory is independent of the
+#: file, so MemoryError propagates.
 BROKEN = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError),
     *(TypeError, ValueError),
@@ -79,7 +79,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def is_own_mistake(error: Exception) -> bool:
-    """Whether code of onegru raised a Python error, which is then a bug in onegru."""
+    """Whether onegru's own code raised a Python error, which is then a bug in onegru."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -92,9 +92,9 @@ class MissingExtraError(OneGRUError, ImportError):
     """Missing optional package; the message names the extra.
 
     Args:
-        package: what is missing.
-        extra: the extra of onegru that brings it.
-        purpose: what needs it.
+        package: the missing package.
+        extra: the extra of onegru that installs it.
+        purpose: the feature that needs it.
     """
 
     __module__ = "onegru"
@@ -111,7 +111,7 @@ class MissingExtraError(OneGRUError, ImportError):
 
 @contextmanager
 def needs_extra(package: str, extra: str, purpose: str) -> Iterator[None]:
-    """Around an import: if `package` is missing, say which extra brings it."""
+    """Raise MissingExtraError if an import in this context lacks `package`."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -122,7 +122,7 @@ def needs_extra(package: str, extra: str, purpose: str) -> Iterator[None]:
 
 @contextmanager
 def prefixed_errors(location: str) -> Iterator[None]:
-    """Put the location in a file, such as a node, before the errors that arise there."""
+    """Prepend the location in a file, such as a node, to the errors raised in this context."""
     try:
         yield
     except SpecError as error:
@@ -138,7 +138,7 @@ class SpecWarning(UserWarning):
 
 
 def callers_level(*others: str) -> int:
-    """How many frames above the function that warns the first one outside onegru is."""
+    """Return the number of frames between the warning function and the first frame outside onegru."""
     packages = ("onegru", *others)
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] in packages:

@@ -1,4 +1,4 @@
-"""The CPUs and the memory of this machine."""
+"""Detect the CPUs and the memory of this machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def foreign_threads_run(root: Path = Path("/")) -> bool:
 
 def _quotas(root: Path) -> Iterator[int]:
     """Return the CPUs that each control group above this process allows, rounded up."""
-    # In a container the path can be the host's, and then only its root is visible.
+    # In a container, the path can be the host's. Then only its root is visible.
     for line in _read(root / "proc/self/cgroup").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         names = [name for name in path.split("/") if name]
@@ -57,7 +57,7 @@ def _quotas(root: Path) -> Iterator[int]:
 
 
 def _cpus(quota: str, period: str) -> Iterator[int]:
-    """The quota in CPUs; nothing if there is none, which is "max" in version 2 and -1 in version 1."""
+    """Yield the quota in CPUs; nothing for no quota, which is "max" in version 2 and -1 in version 1."""
     try:
         share, whole = int(quota), int(period)
     except ValueError:
@@ -74,8 +74,8 @@ def _read(file: Path) -> str:
 
 
 def memory_size() -> int:
-    """The machine's memory in bytes; 16 GiB where the system does not say, as Windows does not."""
+    """Return the machine's memory in bytes; 16 GiB if unknown, as on Windows."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not known on this system
+    except (AttributeError, ValueError, OSError):  # unknown on this system
         return 2**34

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def state_of(instance: object, without: Collection[str] = (), **instead: object) -> Any:
-    """The result of a `__getstate__`: an instance's attributes, including those in slots."""
+    """Return the result of `__getstate__`: an instance's attributes, including those in slots."""
     state = object.__getstate__(instance)
     variables, slots = state if isinstance(state, tuple) else (state, None)
     variables = {name: value for name, value in (variables or {}).items() if name not in without} | instead

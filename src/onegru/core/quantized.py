@@ -33,7 +33,7 @@ def dequantize(
 
 
 def _spread(array: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array | None:
-    """One number for all, for each slice of an axis, or for each block of it: to be broadcast to a shape."""
+    """Return scales, of which there may be one per tensor, slice or block, for broadcasting to a shape."""
     if array.size == 1 and array.ndim <= 1 and block_size == 0:
         return array.reshape(())
     if not -len(shape) <= axis < len(shape) or block_size < 0:

@@ -1,4 +1,4 @@
-"""Shapes by lettered axes: one check, one message and one rearrangement for every operator.
+"""Check and rearrange shapes with lettered axes, for all operators.
 
 The letters are those of `onegru.operators.schema`: ONNX's X is "TBI", as in the canonical form, and
 OpenVINO's "BTI" is the same array with its axes in another order.
@@ -33,7 +33,7 @@ def check_shape(
     sizes: dict[str, int],
     terms: Mapping[str, str] | None = None,
 ) -> None:
-    """Check a shape against its axes, and add the sizes of axes not yet known to `sizes`."""
+    """Check a shape against its axes, and add the sizes of new axes to `sizes`."""
     words = {**_TERMS, **(terms or {})}
     wanted = [1 if axis == "1" else sizes.get(axis) for axis in axes]
     if not fits(shape, wanted):
@@ -47,7 +47,7 @@ def check_shape(
 
 
 def fits(shape: Sequence[object], wanted: Sequence[object]) -> bool:
-    """Whether a shape may be the one wanted: what is not an integer, on either side, may be any size."""
+    """Whether a shape fits the wanted one; on either side, a non-integer stands for any size."""
     return len(shape) == len(wanted) and all(
         not isinstance(have, int) or not isinstance(want, int) or have == want
         for have, want in zip(shape, wanted, strict=True)
@@ -63,14 +63,14 @@ def arrange(array: Array, have: str, want: str) -> Array:
 
 
 def side_by_side(Y: Array, layout: int = 0) -> Array:
-    """Y with the directions' outputs concatenated: [T, B, D·H], or [B, T, D·H] under layout 1."""
+    """Return Y with concatenated directions: [T, B, D·H], or [B, T, D·H] under layout 1."""
     if layout == 0:
         Y = Y.transpose(0, 2, 1, 3)
     return Y.reshape(*Y.shape[:2], Y.shape[2] * Y.shape[3])
 
 
 def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new array, uninitialised."""
+    """Return a new array, uninitialized."""
     try:
         return np.empty(shape, dtype)
     except ValueError as error:
@@ -80,7 +80,7 @@ def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def output(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "") -> Array:
-    """`out`, if a result of this shape and type can be written into it; a new array if it is None."""
+    """Return `out`, if it can hold a result of this shape and type; a new array if it is None."""
     if out is None:
         return empty(name or "Y", shape, dtype)
     prefix = f"out: {name} is " if name else "out: "
@@ -95,7 +95,7 @@ def output(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str 
 
 
 def overlap(a: Array, b: Array) -> bool:
-    """Whether two arrays share memory; also True where finding out would take long."""
+    """Whether two arrays share memory; also True if the exact check would take long."""
     if not np.may_share_memory(a, b):
         return False
     try:
@@ -105,7 +105,7 @@ def overlap(a: Array, b: Array) -> bool:
 
 
 def overlaps_itself(array: Array) -> bool:
-    """Whether elements of an array share memory; also True for strides that no slicing can make."""
+    """Whether elements of an array share memory; also True for strides that slicing cannot produce."""
     if array.size == 0:
         return False
     extent = array.itemsize
@@ -117,7 +117,7 @@ def overlaps_itself(array: Array) -> bool:
 
 
 def as_rows(rows: object, count: int) -> Array:
-    """`rows` as indices of some of `count` rows."""
+    """Return `rows` as indices below `count`."""
     indices = as_lengths("rows", rows)
     check_shape("rows", indices.shape, "n", {}, {"n": "rows"})
     wrong = indices[(indices < 0) | (indices >= count)]

@@ -1,4 +1,4 @@
-"""The canonical form of a GRU, independent of any dialect.
+"""Define the canonical form of a GRU, independent of frameworks and files.
 
 A `Spec` and its `Weights` exist only if they are valid, so lower layers do not check them again.
 """
@@ -31,20 +31,20 @@ def reversed_directions(direction: object) -> tuple[bool, ...]:
 
 
 def attention_of(value: object) -> Attention | None:
-    """What an argument `attention` says: a word, True for the first one, None or False for none."""
+    """Return the kind of attention of an argument: its name, the first for True, or None."""
     if value is None or isinstance(value, bool | np.bool_):
         return ATTENTIONS[0] if value else None
     return cast(Attention, choice("attention", value, ATTENTIONS))
 
 
 def attended(attention: Attention | bool | None, z: Any, a: Any) -> Any:
-    """The update gate with attention; see `Spec`. Arguments can be arrays or other numbers."""
+    """Return the update gate with attention; see `Spec`. Arguments can be arrays or other numbers."""
     return 1 - a * (1 - z) if attention == "dien" else (1 - a) * z
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A GRU without its weights.
+    """Specification of a GRU, without its weights.
 
     One step, in each direction, for an input row `x [I]` and a state row `h [H]`:
 
@@ -62,11 +62,11 @@ class Spec:
         dtype: the element type of all tensors: float16, bfloat16, float32 or float64.
         direction: forward, reverse or bidirectional (then D = 2, else 1).
         linear_before_reset: whether the reset gate acts after the recurrent product.
-        clip: bound on the inputs of the activations, > 0, rounded to float32. Default: None (no bound).
+        clip: clip value > 0 for the activations' inputs, rounded to float32. Default: None (no clipping).
         activations: (f, g) for each direction.
-        attention: what each step does with an attention score a: "openvino", as OpenVINO's AUGRUCell does
-            (True stands for it), or "dien", as equation 16 of the paper on DIEN says, where 1 - z is the
-            update gate; None (False) for no score.
+        attention: the equation for an attention score a: "openvino" (or True) as in OpenVINO's AUGRUCell, or
+            "dien" as in equation 16 of the paper on DIEN, where 1 - z is the update gate. None or False: no
+            attention.
     """
 
     __module__ = "onegru"
@@ -112,22 +112,22 @@ class Spec:
 
     @property
     def num_directions(self) -> int:
-        """D: 2 if bidirectional, else 1."""
+        """The number of directions D: 2 if bidirectional, else 1."""
         return len(self.reversed_directions)
 
     @property
     def reversed_directions(self) -> tuple[bool, ...]:
-        """For each of the D directions, whether it runs backwards in time."""
+        """Whether each of the D directions runs backwards in time."""
         return reversed_directions(self.direction)
 
     @property
     def parameter_count(self) -> int:
-        """The count of numbers in W, R and B, with B in canonical form."""
+        """The number of values in W, R and B, with B in canonical form."""
         return self.num_directions * 3 * self.hidden_size * (self.input_size + self.hidden_size + 2)
 
     @property
     def flops_per_step(self) -> int:
-        """Floating-point operations of the matrix products, for one row and one step, in all directions."""
+        """The floating-point operations of the matrix products, for one row and step, in all directions."""
         return self.num_directions * 6 * self.hidden_size * (self.input_size + self.hidden_size)
 
 
@@ -137,7 +137,7 @@ def _is_pair(pair: object) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Weights:
-    """The weights of a `Spec`, as read-only copies in the gate order z, r, h.
+    """Weights of a `Spec`, as read-only copies in the gate order z, r, h.
 
     Attributes:
         W: input weights, [D, 3H, I].
@@ -162,10 +162,10 @@ class Weights:
         return f"Weights({shapes}, {self.W.dtype.name})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.W, self.R, self.B))  # copies are read-only, too
+        return (type(self), (self.W, self.R, self.B))  # copies are read-only too
 
     def check(self, spec: Spec) -> None:
-        """Raise SpecError unless shapes and types are those of `spec`."""
+        """Raise SpecError unless shapes and types agree with `spec`."""
         if not isinstance(spec, Spec):
             raise SpecError.of("spec", f"{shown(spec)}; must be a Spec")
         D, H, I = spec.num_directions, spec.hidden_size, spec.input_size

@@ -1,4 +1,4 @@
-"""A `Spec` as JSON, and back from untrusted JSON."""
+"""Convert a `Spec` to JSON, and untrusted JSON to a `Spec`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onegru.core.activations import Activation
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
 
-# The type of each field of a layer in JSON, for messages and for Python.
+# The type of each field of a layer in JSON, for messages and in Python.
 _FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "input_size": ("an integer", (int,)),
     "hidden_size": ("an integer", (int,)),
@@ -23,14 +23,14 @@ _FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
 
 
 def spec_to_json(spec: Spec) -> dict[str, object]:
-    """The fields of a `Spec` as JSON has them."""
+    """Return the fields of a `Spec` for JSON."""
     for function in (function for pair in spec.activations for function in pair):
         if not all(map(math.isfinite, function.parameters)):
             raise SpecError.of(
                 "activations", f"{function}; alpha and beta must be finite, as JSON has no other"
             )
     document: dict[str, object] = {name: getattr(spec, name) for name in _FIELDS}
-    # "openvino" is what true says, which was there first.
+    # "openvino" is stored as true, the older value.
     document["attention"] = spec.attention if spec.attention == "dien" else bool(spec.attention)
     document["activations"] = [
         [[function.name, function.alpha, function.beta] for function in pair] for pair in spec.activations
@@ -39,7 +39,7 @@ def spec_to_json(spec: Spec) -> dict[str, object]:
 
 
 def spec_from_json(item: object) -> Spec:
-    """The `Spec` of such fields."""
+    """Return the `Spec` for such fields."""
     if not isinstance(item, dict) or item.keys() != _FIELDS.keys():
         raise SpecError(f"must be an object with {', '.join(_FIELDS)}")
     for name, (words, types) in _FIELDS.items():

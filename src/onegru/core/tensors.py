@@ -25,7 +25,7 @@ def as_tensor(name: str, value: object, must_be: tuple[str, ...] = ()) -> Array:
 def _plain(value: Any) -> object:
     if isinstance(value, np.ndarray | list | tuple):
         return value
-    if callable(getattr(value, "detach", None)):  # torch, which does not know NumPy's bfloat16
+    if callable(getattr(value, "detach", None)):  # torch does not support NumPy's bfloat16
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":
             return value.float().numpy().astype(numpy_dtype("bfloat16"))
@@ -37,5 +37,5 @@ def _plain(value: Any) -> object:
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it is a mapping; its keys are taken to be names."""
+    """Whether a value is a mapping, whose keys are assumed to be names."""
     return isinstance(value, Mapping)

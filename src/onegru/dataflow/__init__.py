@@ -1,1 +1,1 @@
-"""The operators of a model as plain data, the same for every file format."""
+"""Represent the operators of a model as plain data, independent of the file format."""

@@ -14,16 +14,16 @@ from onegru.dataflow.operator import Op, Shape
 
 
 class Builder:
-    """New operators for a flow, in the form of ONNX's newest opset."""
+    """Builder of a flow's new operators, in the form of ONNX's newest opset."""
 
     def __init__(self, flow: Flow, base: str, names: set[str]) -> None:
         self.flow = flow
-        self.base = base  # what their names begin with
-        self.names = names  # all names in use, with the new ones
+        self.base = base  # the prefix of their names
+        self.names = names  # all names in use, including new ones
         self.ops: list[Op] = []
 
     def fresh(self, what: str) -> str:
-        """A new name."""
+        """Return a new name."""
         return fresh_name(f"{self.base}/{what}", self.names)
 
     def op(
@@ -35,7 +35,7 @@ class Builder:
         output: str = "",
         **attributes: Any,
     ) -> str:
-        """Add an operator with one output of this shape; returns `output`, or a new name after `what`."""
+        """Add an operator with one output of this shape; return `output` or a new name for it."""
         output = output or self.fresh(what)
         name = self.name_of(f"{what}/{kind}", output)
         self.ops.append(Op(kind, tuple(inputs), (output,), attributes, name=name))
@@ -44,7 +44,7 @@ class Builder:
         return output
 
     def name_of(self, what: str, output: str) -> str:
-        """What an operator is called that gives this."""
+        """Return the name of an operator with this output."""
         return output
 
     def constant(self, what: str, array: Array) -> str:
@@ -54,28 +54,28 @@ class Builder:
         return name
 
     def small(self, what: str, array: Array) -> str:
-        """Add a small constant, named by its numbers."""
+        """Add a small constant, named by its values."""
         return self.constant(what, array)
 
     def ints(self, *values: int) -> str:
-        """A list of integers."""
+        """Add a list of integers."""
         return self.small("int64_" + "_".join(map(str, values)), np.array(values, np.int64))
 
     def index(self, value: int) -> str:
-        """An integer."""
+        """Add an integer."""
         return self.small(f"int64_scalar_{value}", np.array(value, np.int64))
 
     def shape(self, name: str) -> Shape:
-        """A value's shape."""
+        """Return a value's shape."""
         shape = self.flow.shape(name)
         if shape is None:
             raise LookupError(f"the shape of {name!r} is not known")
         return shape
 
-    # Moving axes
+    # Changes of axes
 
     def transpose(self, value: str, perm: Sequence[int], what: str, output: str = "") -> str:
-        """A Transpose, unless nothing moves."""
+        """Add a Transpose, unless no axis moves."""
         if list(perm) == sorted(perm) and not output:
             return value
         shape = self.shape(value)
@@ -83,21 +83,21 @@ class Builder:
         return self.op("Transpose", [value], what, sizes, output, perm=tuple(perm))
 
     def squeeze(self, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
-        """A Squeeze."""
+        """Add a Squeeze."""
         shape = tuple(size for axis, size in enumerate(self.shape(value)) if axis not in axes)
         if not axes and not output:
             return value
         return self.op("Squeeze", [value, self.ints(*axes)], what, shape, output)
 
     def unsqueeze(self, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
-        """An Unsqueeze; `axes` are those of the result."""
+        """Add an Unsqueeze; `axes` are axes of the result."""
         rest = iter(self.shape(value))
         rank = len(self.shape(value)) + len(axes)
         shape = tuple(1 if axis in axes else next(rest) for axis in range(rank))
         return self.op("Unsqueeze", [value, self.ints(*axes)], what, shape, output)
 
     def gather(self, value: str, index: int, axis: int, what: str, output: str = "") -> str:
-        """One slice, without its axis."""
+        """Return one slice, without its axis."""
         shape = self.shape(value)
         if index == 0 and shape[axis] == 1:
             return self.squeeze(value, [axis], what, output)
@@ -105,7 +105,7 @@ class Builder:
         return self.op("Gather", [value, self.index(index)], what, shape, output, axis=axis)
 
     def cut(self, value: str, axis: int, start: int, count: int, what: str) -> str:
-        """A part of an axis."""
+        """Return a part of an axis."""
         shape = self.shape(value)
         if shape[axis] == count:
             return value
@@ -113,6 +113,6 @@ class Builder:
         return self.op("Slice", inputs, what, (*shape[:axis], count, *shape[axis + 1 :]))
 
     def reverse(self, value: str, axis: int, what: str) -> str:
-        """An axis backwards."""
+        """Reverse an axis."""
         inputs = [value, self.ints(-1), self.ints(-(2**63) + 1), self.ints(axis), self.ints(-1)]
         return self.op("Slice", inputs, what, self.shape(value))

@@ -17,11 +17,11 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Rest = ParamSpec("_Rest")
 _Answer = TypeVar("_Answer")
 
-_LEVELS = 30  # of questions within each other, of up to ten calls each
+_LEVELS = 30  # of nested queries, with up to ten calls each
 
 
-class _Later(BaseException):  # no asker's `except` may take it
-    """A question to be answered before those that led to it."""
+class _Later(BaseException):  # callers' `except Exception` must not catch it
+    """Query to be answered before the queries that led to it."""
 
     def __init__(self, question: Hashable, find: Callable[[], object]) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def answered_once(
     [Callable[Concatenate[_Owner, _Key, _Rest], _Answer]],
     Callable[Concatenate[_Owner, _Key, _Rest], _Answer],
 ]:
-    """Make a method of one that finds an answer by its first argument, with other such methods' answers."""
+    """Return a decorator for a method that computes an answer from its first argument and other answers."""
 
     def decorate(
         find: Callable[Concatenate[_Owner, _Key, _Rest], _Answer],
@@ -87,7 +87,7 @@ def _nested(question: Hashable, answer: Callable[[], _Answer]) -> _Answer:
 
 
 def _bottom_up(question: Hashable, answer: Callable[[], _Answer]) -> _Answer:
-    """Answer a question, and those before it that lie too deep."""
+    """Answer a query, and first those that are nested too deeply."""
     waiting: list[tuple[Hashable, Callable[[], object]]] = [(question, answer)]
     _state.level = 1
     _state.open.add(question)
@@ -105,7 +105,7 @@ def _bottom_up(question: Hashable, answer: Callable[[], _Answer]) -> _Answer:
             except Exception as error:
                 if len(waiting) == 1:
                     raise
-                _state.failed[last] = error  # for its asker
+                _state.failed[last] = error  # for its caller
             waiting.pop()
             _state.open.discard(last)
     finally:

@@ -19,42 +19,42 @@ from onegru.dataflow.names import fresh_name
 from onegru.dataflow.operator import Op, Size
 from onegru.dataflow.table import operator_of
 
-#: Stands for the end of an axis.
+#: The end of an axis.
 END = 2**63 - 1
 
 
 @dataclass(eq=False, slots=True)
 class Staged:
-    """What an operator is to be."""
+    """Staged changes of an operator."""
 
     op: Op  # the operator
-    kind: str  # as of an operator
+    kind: str  # as in `Op`
     inputs: list[str]
     outputs: list[str]
-    attributes: dict[str, Any] = field(default_factory=dict)  # those that change; None for one that goes
-    is_new: bool = False  # whether nothing but its outputs and its name stays
+    attributes: dict[str, Any] = field(default_factory=dict)  # the changed ones; None for a removed one
+    is_new: bool = False  # whether only its outputs and its name remain
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A new input or output of the model: its element type by NumPy's name, and its shape."""
+    """New input or output of the model: its element type by NumPy's name, and its shape."""
 
     dtype: str
     shape: tuple[Size, ...]
 
 
 class Edit:
-    """Changes of a graph."""
+    """Staged changes of a graph."""
 
     def __init__(self, flow: Flow, names: set[str]) -> None:
-        self.flow = flow  # gets new constants, and nothing else
-        self.names = names  # all names in use, with the new ones
+        self.flow = flow  # only new constants are added to it
+        self.names = names  # all names in use, including new ones
         self.constants: dict[str, Array] = {}
         self.inputs: dict[str, Declared] = {}  # new inputs of the model
         self.outputs: dict[str, Declared] = {}
-        self.sizes: dict[tuple[str, int], Size] = {}  # of its inputs and outputs, by name and axis
+        self.sizes: dict[tuple[str, int], Size] = {}  # of the model's inputs and outputs, by name and axis
         self.notes: dict[str, str] = {}  # new metadata
-        self.unfolded: set[str] = set()  # new values that are computed in each run, though they are constant
+        self.unfolded: set[str] = set()  # new constant values that are nevertheless computed in each run
         self._staged: dict[int, Staged] = {}
         self._before: dict[int, list[Op]] = {}
         self._last: list[Op] = []
@@ -64,18 +64,18 @@ class Edit:
     # Values
 
     def fresh(self, wanted: str) -> str:
-        """A new name."""
+        """Return a new name."""
         return fresh_name(wanted, self.names)
 
     def constant(self, base: str, array: Array) -> str:
-        """A new constant."""
+        """Add a constant and return its name."""
         name = self.fresh(base)
         self.constants[name] = array
         self.flow.add_constant(name, array)
         return name
 
     def ints(self, *values: int) -> str:
-        """A constant list of integers."""
+        """Add a constant list of integers and return its name."""
         if values not in self._ints:
             words = "_".join("end" if value == END else str(value) for value in values)
             self._ints[values] = self.constant(f"onegru/{words}", np.array(values, np.int64))
@@ -93,7 +93,7 @@ class Edit:
         before: Op | None = None,
         **attributes: Any,
     ) -> str:
-        """Add an operator of one output, before another one or behind all; returns what it gives."""
+        """Add an operator with one output, before another one or at the end; return its output."""
         output = output or self.fresh(base)
         op = Op(kind, tuple(inputs), (output,), attributes, name=self.fresh(f"{base}/{kind}"))
         (self._last if before is None else self._before.setdefault(id(before), [])).append(op)
@@ -116,38 +116,38 @@ class Edit:
         return self.add("Slice", [value, *bounds], base, output=output, before=before)
 
     def staged(self, op: Op) -> Staged:
-        """What an operator is to be, which may be changed."""
+        """Return an operator's staged changes, which the caller may modify."""
         if id(op) not in self._staged:
             self._staged[id(op)] = Staged(op, op.kind, list(op.inputs), list(op.outputs))
         return self._staged[id(op)]
 
     def input_of(self, op: Op, index: int) -> str:
-        """What an operator takes, as changed so far; "" for nothing."""
+        """Return an operator's input after the changes so far; "" for none."""
         inputs = self._staged[id(op)].inputs if id(op) in self._staged else op.inputs
         return inputs[index] if index < len(inputs) else ""
 
     def output_of(self, op: Op, index: int) -> str:
-        """What an operator gives, as changed so far; "" for nothing."""
+        """Return an operator's output after the changes so far; "" for none."""
         outputs = self._staged[id(op)].outputs if id(op) in self._staged else op.outputs
         return outputs[index] if index < len(outputs) else ""
 
     def take(self, op: Op, index: int, value: str) -> None:
-        """Let an operator take another value; "" for none."""
+        """Replace an input of an operator; "" for none."""
         if self.input_of(op, index) != value:
             _put(self.staged(op).inputs, index, value)
 
     def give(self, op: Op, index: int, name: str) -> str:
-        """What an operator gives, which is named so if it gave nothing; returns its name."""
+        """Return the name of an operator's output; add the output under `name` if it does not exist."""
         if not self.output_of(op, index):
             _put(self.staged(op).outputs, index, name)
         return self.output_of(op, index)
 
     def set(self, op: Op, **attributes: Any) -> None:
-        """Change attributes; None for one that is to go."""
+        """Change attributes; None removes one."""
         self.staged(op).attributes.update(attributes)
 
     def set_ints(self, op: Op, name: str, numbers: Sequence[int]) -> None:
-        """Change a list of integers of an operator, where this operator has such lists."""
+        """Change a list of integers of an operator, if this operator has such a list."""
         parameters = operator_of(op.kind).parameters
         if any(item in op.attributes for item in parameters):
             self.set(op, **{name: list(numbers)})
@@ -155,7 +155,7 @@ class Edit:
             self.take(op, parameters[name].input, self.ints(*numbers))
 
     def become(self, op: Op, kind: str, inputs: Sequence[str]) -> None:
-        """Let an operator be another one that gives the same values."""
+        """Replace an operator by another one with the same outputs."""
         staged = self.staged(op)
         staged.kind, staged.inputs, staged.is_new = kind, list(inputs), True
 
@@ -178,26 +178,26 @@ class Edit:
         return name
 
     def output(self, name: str, dtype: str, shape: Sequence[Size]) -> None:
-        """Add an output to the model, which is the value of this name."""
+        """Add an output to the model: the value of this name."""
         self.outputs[name] = Declared(dtype, tuple(shape))
 
-    # For writers
+    # Methods for writers
 
     def is_empty(self) -> bool:
-        """Whether nothing changes but metadata."""
+        """Whether only metadata change."""
         return not (self._staged or self.added() or self.inputs or self.outputs or self.sizes)
 
     def changes(self) -> Iterator[Staged]:
-        """Operators of the file that change."""
+        """Return the changed operators of the file."""
         new = {id(op) for op in self.added()}
         return (staged for key, staged in self._staged.items() if key not in new)
 
     def added(self) -> list[Op]:
-        """New operators."""
+        """Return the new operators."""
         return [*(op for ops in self._before.values() for op in ops), *self._last]
 
     def around(self, items: Collection[tuple[Op | None, Any]]) -> Iterator[Any]:
-        """The operators of the file with their replacements, in order, and the new operators."""
+        """Yield the operators of the file or their replacements, in order, and the new operators."""
         for op, item in items:
             yield from self._new_before(op)
             yield item

@@ -16,7 +16,7 @@ class Values(dict[str, Array]):
     def __init__(self, flow: Flow, given: Mapping[str, Array], outer: Values | None = None) -> None:
         super().__init__(given)
         self.flow = flow
-        self.outer = outer  # of the graph around this one
+        self.outer = outer  # of the enclosing graph
 
     def __missing__(self, name: str) -> Array:
         resolved = self.flow.resolve(name)
@@ -34,7 +34,7 @@ class Values(dict[str, Array]):
         return self.flow.constant(name)
 
     def run(self, op: Op) -> None:
-        """Compute an operator of known inputs."""
+        """Compute an operator whose inputs are known."""
         results = self.results(op, [self[name] if name else None for name in op.inputs])
         self.update((name, array) for name, array in zip(op.outputs, results, strict=False) if name)
 

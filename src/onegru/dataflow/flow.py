@@ -1,4 +1,4 @@
-"""The operators of a model as plain data, the same for every file format.
+"""Represent a model's operators as plain data, independent of the file format.
 
 Operators have ONNX's names and meaning; front ends translate. A `Flow` is one graph, or the body of a loop,
 whose names may come from the graphs around it.
@@ -25,18 +25,18 @@ from onegru.dataflow.table import (
     operator_of,
 )
 
-# What gives no other numbers than those of its first input.
+# Operators whose outputs have only elements of their first input.
 _MOVING = movers(
     Elements.KEPT | Elements.PERMUTED | Elements.CUT | Elements.REPEATED,
     casts=True,
     without=("Identity", "Flatten"),
 )
-_ANSWERS = ("first", "passing", "dtype", "shape", "sizes", "array")  # that are kept until something changes
-_MOST_FOLDED = 2**27  # elements of all constants that are computed ahead
+_ANSWERS = ("first", "passing", "dtype", "shape", "sizes", "array")  # stored until a change
+_MOST_FOLDED = 2**27  # elements of all folded constants
 
 
 class Flow:
-    """A graph."""
+    """Graph of operators."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class Flow:
         self._dtypes = dict(dtypes or {})
         self._read: dict[str, Array] = {}
         self._folded = 0
-        self._changes: list[int] = outer._changes if outer is not None else [0]  # how many there were
+        self._changes: list[int] = outer._changes if outer is not None else [0]  # number of changes so far
         self._as_of = -1
         self.index()
 
     def index(self) -> None:
-        """Work out again which operator makes and which ones use each value."""
+        """Rebuild the producers and consumers of each value."""
         self.producers = {name: op for op in self.ops for name in op.outputs if name}
         self.consumers: dict[str, list[Op]] = {}
         for op in self.ops:
@@ -75,7 +75,7 @@ class Flow:
         self._changes[0] += 1
 
     def _until_changed(self) -> Mapping[str, dict[str, Any]]:
-        """Answers that hold until this graph, or one around it or within it, changes."""
+        """Return the answers that are valid until this graph, an enclosing one or a body changes."""
         if self._as_of != self._changes[0]:
             self._as_of = self._changes[0]
             self._lasting: dict[str, dict[str, Any]] = {name: {} for name in _ANSWERS}
@@ -90,16 +90,16 @@ class Flow:
     _arrays = property(lambda self: self._until_changed()["array"])
 
     def _note_change(self, name: str) -> None:
-        """Forget all answers if one was about this value, as others may depend on it."""
+        """Discard all answers if one was about this value, because others may depend on it."""
         if any(name in answers for answers in self._until_changed().values()):
             self._changes[0] += 1
 
     def position(self, op: Op) -> int:
-        """Where an operator comes in the order."""
+        """Return the index of an operator in the order."""
         return self._positions[id(op)]
 
     def depth_and_position(self, op: Op) -> tuple[int, int]:
-        """Where an operator of this graph or one around it comes: those around come first."""
+        """Return the depth and index of an operator in this or an enclosing graph, the outermost first."""
         flow: Flow | None = self
         depth = 0
         while flow is not None:
@@ -109,13 +109,13 @@ class Flow:
         raise KeyError(op.kind)
 
     def free(self) -> set[str]:
-        """The values that come from the graphs around it."""
+        """Return the values that come from enclosing graphs."""
         own = self.producers.keys() | self._constants.keys() | set(self.inputs)
         taken = {name for op in self.ops for name in op.taken()} | set(self.outputs)
         return taken - own - {""}
 
     def owner(self, name: str) -> Flow:
-        """The graph that defines a value."""
+        """Return the graph that defines a value."""
         flow = self
         while name not in flow.producers and name not in flow._constants and name not in flow.inputs:
             if flow.outer is None:
@@ -124,7 +124,7 @@ class Flow:
         return flow
 
     def resolve(self, name: str) -> str:
-        """The first name of a value that others only pass on."""
+        """Return the original name of a value, before aliases and constant loop inputs."""
         return self.owner(name)._find_first(name)
 
     @answered_once("_firsts", lambda flow, name: name)
@@ -136,7 +136,7 @@ class Flow:
         return name if passed is None else self.resolve(passed)
 
     def _passing(self, name: str) -> str:
-        """The first name of a value that others pass on as it is."""
+        """Return the original name of a value that others pass on unchanged."""
         return self.owner(name)._find_passing(name)
 
     @answered_once("_passings", lambda flow, name: name)
@@ -146,9 +146,8 @@ class Flow:
         return name if passed is None else self._passing(passed)
 
     def _alias_target(self, op: Op) -> str | None:
-        """The value that an operator passes on as it is; None if it does more."""
-        # Keras' exporter casts values to the type that they have, and asks for each step whether there is
-        # one.
+        """Return the value that an operator passes on unchanged; None for other operators."""
+        # Keras' exporter casts values to their own type, and checks for each step whether it exists.
         if op.kind == "Identity":
             return op.inputs[0]
         if op.kind == "Cast" and op.attributes.get("dtype") == (self.dtype(op.inputs[0]) or ""):
@@ -161,11 +160,11 @@ class Flow:
         return None
 
     def producer(self, name: str) -> Op | None:
-        """The operator that gives a value, in this graph or one around it."""
+        """Return the operator of a value, in this or an enclosing graph."""
         return self.owner(name).producers.get(name)
 
     def dtype(self, name: str) -> str | None:
-        """A value's element type by NumPy's name; None if it is not known."""
+        """Return a value's element type by NumPy's name; None if unknown."""
         return self.owner(name)._find_dtype(name)
 
     @answered_once("_types")
@@ -186,11 +185,11 @@ class Flow:
     # Constants
 
     def holds(self, name: str) -> bool:
-        """Whether the file holds a value, as opposed to one that is computed."""
+        """Whether the file stores a value, in contrast to a computed one."""
         return name in self.owner(name)._constants
 
     def constant(self, name: str) -> Array | None:
-        """The value of a constant, or of what depends only on constants and known sizes; else None."""
+        """Return a constant, or a value that depends only on constants and known sizes; else None."""
         return self.owner(name)._find_array(name)
 
     @answered_once("_arrays")
@@ -229,7 +228,7 @@ class Flow:
         return array.reshape(()) if shape == () else array
 
     def ints(self, op: Op, attribute: str, index: int) -> list[int] | None:
-        """Integers that are an attribute of an operator, or else the constant input with this index."""
+        """Return integers from an operator's attribute, or else from the constant input with this index."""
         if attribute in op.attributes:
             value = op.attributes[attribute]
             return list(value) if isinstance(value, Sequence) else [value]
@@ -241,14 +240,14 @@ class Flow:
         )
 
     def number(self, name: str) -> float | None:
-        """The value of a constant of one element; None for anything else."""
+        """Return the value of a constant with one element; else None."""
         array = self.constant(name) if name else None
         return float(array.ravel()[0]) if array is not None and array.size == 1 else None
 
     # Sizes: integers that are computed from shapes
 
     def sizes(self, name: str) -> tuple[Size, ...] | None:
-        """The elements of a small integer tensor, if they are sizes or constants; else None."""
+        """Return the elements of a small integer tensor, if they are sizes or constants; else None."""
         return self.owner(name)._find_sizes(name)
 
     @answered_once("_sizes")
@@ -268,7 +267,7 @@ class Flow:
             return None
         parts = [self.sizes(item) for item in op.inputs if item]
         known = [part for part in parts if part is not None]
-        if len(known) < len(parts):  # such as halves of a known size
+        if len(known) < len(parts):  # such as half of a known size
             return as_sizes(self.constant(name)) if _is_short(self.shape(name)) else None
         try:
             found = operator_of(op.kind).sizes(Call(op, self, ()), known)
@@ -277,7 +276,7 @@ class Flow:
         return found if found is not None and len(found) <= MOST_SIZES else None
 
     def fill(self, name: str) -> Size | float | None:
-        """The number or size that every element of a value is; None if they differ or are not known."""
+        """Return the number or size of which a value consists; None if its elements differ or are unknown."""
         casts: list[str] = []
         for _ in range(100):
             name = self._passing(name)
@@ -297,7 +296,7 @@ class Flow:
     # Shapes
 
     def shape(self, name: str) -> Shape | None:
-        """A value's shape; None if even its rank is not known."""
+        """Return a value's shape; None if even its rank is unknown."""
         return self.owner(name)._find_shape(name)
 
     @answered_once("_shapes", lambda flow, name: flow._stated.get(name))
@@ -318,28 +317,28 @@ class Flow:
             found = call.operator.shape(call, op.outputs.index(name))
         except (UnknownOpError, *BROKEN):
             return stated
-        if found is not None and stated is not None and len(found) == len(stated):  # a rule may know no name
+        if found is not None and stated is not None and len(found) == len(stated):  # a rule may lack names
             pairs = enumerate(zip(found, stated, strict=True))
             found = tuple(b if a == f"{name}#{axis}" else a for axis, (a, b) in pairs)
         return _merged(found, stated)
 
     def set_shape(self, name: str, shape: Shape) -> None:
-        """State a value's shape."""
+        """Set a value's shape."""
         self._stated[name] = shape
         self._note_change(name)
 
     def set_alias(self, name: str, other: str) -> None:
-        """State that a value of a body is always the same as another."""
+        """Set another name for a value of a body that always equals the other."""
         self.aliases[name] = other
         self._note_change(name)
 
     def set_indices(self, indices: Mapping[str, LoopIndex]) -> None:
-        """State which values are indices of the iteration of the loop whose body this is."""
+        """Set the values that are iteration indices of the loop with this body."""
         self.indices = dict(indices)
         self._changes[0] += 1
 
     def set_dtype(self, name: str, dtype: str) -> None:
-        """State a value's element type, unless it is known."""
+        """Set a value's element type, unless it is known."""
         self._dtypes.setdefault(name, dtype)
         self._note_change(name)
 
@@ -353,12 +352,12 @@ class Flow:
 
     @property
     def constants(self) -> Mapping[str, Callable[[], Array]]:
-        """What reads each constant."""
+        """Return the readers of the constants, by name."""
         return self._constants
 
 
 class LazyFlow(Flow):
-    """A graph that is only asked of shapes and constants: its operators are read as they come up."""
+    """Graph for queries of shapes and constants only: it reads operators on demand."""
 
     def __init__(
         self,
@@ -373,7 +372,7 @@ class LazyFlow(Flow):
 
 
 class _Read(dict[str, Op]):
-    """Operators by the values that they give, read when first asked for."""
+    """Operators by their outputs, read on first access."""
 
     def __init__(self, readers: Mapping[str, Callable[[], Op]]) -> None:
         self._readers = readers
@@ -387,17 +386,17 @@ class _Read(dict[str, Op]):
         return op
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The operator; `default` if none gives it."""
+        """Return the operator; `default` if the value has none."""
         return self[name] if name in self._readers else default
 
 
 def _is_short(shape: Shape | None) -> bool:
-    """Whether what has this shape may be a list of sizes."""
+    """Whether a value of this shape may be a list of sizes."""
     return shape is not None and len(shape) < 2 and all(isinstance(n, int) and n <= MOST_SIZES for n in shape)
 
 
 def _known_inputs(flow: Flow, op: Op) -> list[Array | None] | None:
-    """An operator's inputs, None for one that is not given; None if one is not known."""
+    """Return an operator's inputs, with None for omitted ones; None if one is not constant."""
     arrays: list[Array | None] = []
     for index, item in enumerate(op.inputs):
         arrays.append(_known_input(flow, op, index))
@@ -407,14 +406,14 @@ def _known_inputs(flow: Flow, op: Op) -> list[Array | None] | None:
 
 
 def _known_input(flow: Flow, op: Op, index: int) -> Array | None:
-    """An operator's input if it is constant; an empty array where only its element type counts."""
+    """Return an operator's constant input; an empty array where only its element type matters."""
     name = op.inputs[index]
     if index not in operator_of(op.kind).type_inputs:
         return flow.constant(name) if name else None
     dtype = flow.dtype(name)
     try:
         return None if dtype is None else np.zeros(0, numpy_dtype(dtype))
-    except TypeError:  # a type that NumPy does not have
+    except TypeError:  # a type that NumPy lacks
         return None
 
 
@@ -423,7 +422,7 @@ def _array_shape(array: Array | None) -> Shape | None:
 
 
 def _merged(found: Shape | None, stated: Shape | None) -> Shape | None:
-    """What two sources know of a shape."""
+    """Merge two sources of a shape."""
     if found is None or stated is None or len(found) != len(stated):
         return stated if found is None else found
     pairs = zip(found, stated, strict=True)

@@ -1,4 +1,4 @@
-"""Values of the form size · factor + offset."""
+"""Recognize values of the form size · factor + offset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onegru.dataflow.table import Elements, operator_of
 def as_linear(
     flow: Flow, name: str, sizes_of: Callable[[str], tuple[Size, ...] | None] | None = None
 ) -> tuple[Size, int] | None:
-    """A size, or 0, and what is added to it to give the one element of a value; None for others."""
+    """Return a size, or 0, and the number that is added to it for a value's only element; else None."""
     sizes_of, times, offset = sizes_of or flow.sizes, 1, 0
     for _ in range(20):
         name = flow.resolve(name)

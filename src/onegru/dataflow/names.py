@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def fresh_name(wanted: str, used: set[str]) -> str:
-    """A name that is not in use, to which it is added: as wanted, or with a number after it."""
+    """Return the wanted name, with a number appended if it is in use; add it to `used`."""
     name, number = wanted, 1
     while name in used or not name:
         number += 1

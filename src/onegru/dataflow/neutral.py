@@ -1,4 +1,4 @@
-"""Recognize constants with one value, and operators that they leave without effect."""
+"""Recognize constants with one value, and operators without effect on other inputs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NUMBERS = (*ELEMENT_TYPES, "int32", "int64", "uint8", "bool")
 
 
 def beside_ones(flow: Facts, op: Op) -> str | None:
-    """The value that an operator multiplies by ones, or divides by them; None if it does more."""
-    # Keras multiplies by its dropout, which is a tensor of ones outside of training.
-    # Not sums with zeros, because these can be an initial state, which identifies a cell.
+    """Return the value that an operator multiplies by ones, or divides by them; None for others."""
+    # Keras multiplies by its dropout, a tensor of ones outside training. Sums with zeros are excluded,
+    # because these can be an initial state, which identifies a cell.
     for index in operator_of(op.kind).ones_at if len(op.inputs) == 2 else ():
         name, other = op.inputs[1 - index], op.inputs[index]
         if flow.fill(other) == 1:
@@ -24,13 +24,13 @@ def beside_ones(flow: Facts, op: Op) -> str | None:
             if shape is None or beside is None or len(beside) > len(shape):
                 continue
             sizes = zip(beside[::-1], shape[::-1], strict=False)
-            if all(size in (1, whole) for size, whole in sizes):  # else it may become larger
+            if all(size in (1, whole) for size, whole in sizes):  # otherwise broadcasting may enlarge it
                 return name
     return None
 
 
 def one_number(array: Array, casts: Sequence[str]) -> int | float | None:
-    """The number that every element of an array is, if casts leave it as it is; else None."""
+    """Return the value of all elements of an array, if casts keep it; else None."""
     flat = array.ravel()
     if flat.dtype.name not in _NUMBERS or not flat.size or not np.all(flat == flat[0]):
         return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 
-#: The comparisons with a number that hold for no size of at least 1, by that number.
+#: The comparisons with a number that are false for every size of at least 1.
 _NEVER = {("Less", 1), ("LessOrEqual", 0), ("Equal", 0)}
 
 
 def unguarded(flow: Flow, op: Op) -> Op:
-    """An operator; for a Where that chooses something else only where an axis is empty, an Identity."""
+    """Return an operator; an Identity for a Where that only guards against an empty axis."""
     compared = flow.producers.get(op.inputs[0]) if op.kind == "Where" else None
     if compared is None or len(compared.inputs) != 2:
         return op
@@ -23,7 +23,7 @@ def unguarded(flow: Flow, op: Op) -> Op:
 
 
 def drop_guards(flow: Flow) -> list[Op]:
-    """Make each guard of a graph an Identity, as a chunk of a stream has steps; returns these."""
+    """Replace each guard of a graph by an Identity, because a chunk has steps; return these."""
     before = set(map(id, flow.ops))
     flow.ops = [unguarded(flow, op) for op in flow.ops]
     flow.index()

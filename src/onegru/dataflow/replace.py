@@ -11,7 +11,7 @@ from onegru.dataflow.walk import reachable
 
 
 def replace_ops(flow: Flow, added: Iterable[Op], constants: Mapping[str, Array]) -> None:
-    """Add operators to a graph, drop those that nothing needs any more, and bring the rest into an order."""
+    """Add operators to a graph, remove unused ones, and sort the rest."""
     new = list(added)
     given = {name for op in new for name in op.outputs if name}
     kept = [op for op in flow.ops if not given.issuperset(filter(None, op.outputs))]
@@ -32,19 +32,19 @@ def replace_ops(flow: Flow, added: Iterable[Op], constants: Mapping[str, Array])
 
 
 def needed_values(flow: Flow, outputs: Iterable[str] | None = None) -> set[str]:
-    """The values of operators that a graph's outputs, or other values, depend on."""
+    """Return the outputs of operators that a graph's outputs, or other values, depend on."""
     ops = _leading_to(flow.outputs if outputs is None else outputs, flow.producers).values()
     return {name for op in ops for name in op.outputs if name}
 
 
 def _leading_to(outputs: Iterable[str], producers: Mapping[str, Op]) -> dict[int, Op]:
-    """The operators that values depend on."""
+    """Return the operators that values depend on."""
     names = reachable(outputs, lambda name: producers[name].taken() if name in producers else ())
     return {id(producers[name]): producers[name] for name in names if name in producers}
 
 
 def _sorted(order: Iterable[int], waits: Mapping[int, list[int]]) -> Iterator[int]:
-    """Numbers in an order in which each follows those that it waits for, and else as given."""
+    """Yield numbers so that each follows those that it waits for, and else in their order."""
     done: set[int] = set()
     opened: set[int] = set()
     for first in order:
@@ -57,7 +57,7 @@ def _sorted(order: Iterable[int], waits: Mapping[int, list[int]]) -> Iterator[in
                 if last not in done:
                     done.add(last)
                     yield last
-            elif last in opened:  # what it waits for has been visited, and waits for it
+            elif last in opened:  # its dependencies were visited, and wait for it
                 raise ValueError("operators depend on each other, so that none of them can run first")
             else:
                 opened.add(last)

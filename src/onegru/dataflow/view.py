@@ -1,4 +1,4 @@
-"""Columns of a value, followed through operators that only move elements."""
+"""Follow columns of a value through operators that only move elements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.operator import LoopIndex
 
-#: What an axis of a value is in a view: "R" a row of the batch, "F" columns, else the index that is taken.
+#: The role of an axis in a view: "R" a row of the batch, "F" columns, otherwise an index.
 Role = str | int | LoopIndex
 
 
@@ -18,30 +18,30 @@ class View:
     """Columns of a value, in each row."""
 
     name: str  # the value
-    roles: tuple[Role, ...]  # what each of its axes is
+    roles: tuple[Role, ...]  # the role of each axis
     index: Array  # the index of each column along each "F" axis, [axes, columns]
 
     @property
     def key(self) -> tuple[str, tuple[Role, ...], bytes]:
-        """Equal for equal views."""
+        """Return a key that is equal for equal views."""
         return self.name, self.roles, self.index.tobytes() if len(self.index) else b""
 
     @property
     def width(self) -> int:
-        """How many columns."""
+        """Return the number of columns."""
         return int(self.index.shape[1])
 
     @property
     def columns(self) -> Array:
-        """The numbers of all columns."""
+        """Return the indices of all columns."""
         return np.arange(self.width)
 
     def row(self, axis: int) -> int:
-        """Which row of the index is that of an "F" axis."""
+        """Return the row of the index for an "F" axis."""
         return sum(other == "F" for other in self.roles[:axis])
 
     def replaced(self, name: str, roles: dict[int, Role], columns: dict[int, Array]) -> View:
-        """The view of another value, with these axes changed."""
+        """Return the view of another value, with these axes changed."""
         index = self.index.copy()
         for axis, taken in columns.items():
             index[self.row(axis)] = taken

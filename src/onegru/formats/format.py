@@ -1,4 +1,4 @@
-"""The formats of files, and the reader of each."""
+"""Define the formats of files, and the reader of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_NAMED = 3  # layers in a message
 
 
 class Format:
-    """A kind of file that has neither layers nor a graph, unless a subclass says so.
+    """Kind of file. This base class reads neither layers nor graphs.
 
     Attributes:
         runtime: the other runtime that opens such files; "" if there is none.
@@ -32,13 +32,13 @@ class Format:
     has_versions = False
 
     def read_graph(self, file: Opened, *, again: bool = False) -> Graph:
-        """The graph of a model, as plain data."""
+        """Return the graph of a model, as plain data."""
         raise FormatError(f"{file}: {file.kind.words}; holds no model")
 
     def read_layers(
         self, file: Opened, name: str | None, keras_version: str | None
     ) -> dict[str, GRU | Stack]:
-        """The GRUs of a checkpoint by name; at least the one called `name`, if that is given."""
+        """Return the GRUs of a checkpoint by name; at least the one called `name`, if that is given."""
         raise FormatError(f"{file}: {file.kind.words}; holds no layers")
 
     def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class Format:
         return ()
 
     def chain(self, file: Opened, keras_version: str | None) -> tuple[bool, str]:
-        """Whether a file's layers are called one after another and nothing else is; or why not, as text."""
+        """Whether a file only calls its layers one after another; otherwise the reason as text."""
         return False, ""
 
     def files(self, file: Opened) -> list[Path]:
@@ -55,7 +55,7 @@ class Format:
 
 
 class OnnxFormat(Format):
-    """An ONNX model, possibly with external data."""
+    """ONNX model, possibly with external data."""
 
     runtime = "onnxruntime"
 
@@ -74,7 +74,7 @@ class OnnxFormat(Format):
 
 
 class OpenVinoFormat(Format):
-    """An OpenVINO IR with its .bin."""
+    """OpenVINO IR with its .bin."""
 
     runtime = "openvino"
 
@@ -90,7 +90,7 @@ class OpenVinoFormat(Format):
 
 
 class KerasFormat(Format):
-    """A Keras model: a .keras archive or HDF5."""
+    """Keras model: a .keras archive or HDF5."""
 
     has_versions = True
 
@@ -138,7 +138,7 @@ class _Checkpoint(Format):
 
 
 class PytorchFormat(_Checkpoint):
-    """A PyTorch state dict."""
+    """PyTorch state dict."""
 
     def read_layers(
         self, file: Opened, name: str | None, keras_version: str | None
@@ -150,7 +150,7 @@ class PytorchFormat(_Checkpoint):
 
 
 class SafetensorsFormat(_Checkpoint):
-    """A safetensors file from onegru or from a framework."""
+    """Safetensors file from onegru or from a framework."""
 
     def read_layers(
         self, file: Opened, name: str | None, keras_version: str | None
@@ -162,7 +162,7 @@ class SafetensorsFormat(_Checkpoint):
 
 
 class TfliteFormat(Format):
-    """A TensorFlow Lite model, in which `onegru.models.fusing` finds GRUs."""
+    """TensorFlow Lite model, in which `onegru.models.fusing` finds GRUs."""
 
     def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
         """Return the kinds of operators that are not read, and so cannot belong to a GRU."""
@@ -170,7 +170,7 @@ class TfliteFormat(Format):
 
 
 def tflite_model(file: Opened) -> tuple[ModelProto, tuple[str, ...]]:
-    """A TensorFlow Lite model in ONNX's operators, and the kinds that are not; for `Opened.once`."""
+    """Return a TensorFlow Lite model as ONNX, and the kinds without equivalents; for `Opened.once`."""
     with needs_extra("onnx", "tflite", str(file)), needs_extra("tflite", "tflite", str(file)):
         from onegru.formats.tflite.rules import onnx_model
     return onnx_model(file)

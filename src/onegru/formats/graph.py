@@ -1,4 +1,4 @@
-"""The content of a model file, as plain data."""
+"""Represent the content of a model file as plain data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Dimension = int | str | None
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """An input or output of a model.
+    """Input or output of a model.
 
     Attributes:
         name: the name.
@@ -60,14 +60,14 @@ def by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
 
 
 class Runner(NamedTuple):
-    """What runs one step of a model."""
+    """Function that runs one step of a model."""
 
     reads: Collection[str]  # the values that a run needs
-    run: Callable[[dict[str, Any]], None]  # adds the step's outputs to the values that it is given, by name
+    run: Callable[[dict[str, Any]], None]  # adds the step's outputs to its argument, the values by name
 
 
 class Step(ABC):
-    """A step of a model: a GRU node, or an operation in NumPy.
+    """Step of a model: a GRU node, or an operation in NumPy.
 
     Attributes:
         node_count: number of nodes in the step, without GRU nodes and type conversions.
@@ -94,20 +94,19 @@ class Step(ABC):
 
 @dataclass(frozen=True, eq=False)
 class GruStep(Step):
-    """A node that onegru runs."""
+    """Node that onegru runs."""
 
-    name: str  # its name in the file, or one made from its position
-    operator: Operator  # which version of which operator
-    attributes: Mapping[str, object]  # those that are present
-    inputs: Mapping[str, str]  # the value that each input takes, by the input's name; absent ones left out
-    outputs: Mapping[str, str]  # the value that each output gives, likewise
-    # descriptions of the bodies of other nodes that it lies in, the outermost first
+    name: str  # its name in the file, or one from its index
+    operator: Operator  # the operator and its version
+    attributes: Mapping[str, object]  # the attributes that are present
+    inputs: Mapping[str, str]  # the value of each input, by the input's name, without absent ones
+    outputs: Mapping[str, str]  # the value of each output, by the output's name, without absent ones
+    # descriptions of the enclosing subgraphs, the outermost first
     bodies: tuple[str, ...] = ()
-    # what the file says of the shape of X, None for sizes that are not fixed; None if even the rank is
-    # unknown
+    # the shape of X in the file, with None for sizes that are not fixed; None if even the rank is unknown
     x_shape: tuple[int | None, ...] | None = None
-    full_length: bool = False  # whether its lengths are X's number of steps, whatever a run is given
-    has_function: bool = True  # whether the file has the function by which other runtimes run an AUGRU node
+    full_length: bool = False  # whether its lengths always equal X's number of steps
+    has_function: bool = True  # whether the file has the function that other runtimes need for an AUGRU node
 
     def __str__(self) -> str:
         return f"{self.operator.name} node {self.name!r}"
@@ -148,7 +147,7 @@ class GruStep(Step):
 
 
 class OwnStep(Step):
-    """A step that runs itself, whatever runs the GRU nodes."""
+    """Step that runs itself, independent of the engine for GRU nodes."""
 
     reads: Collection[str] = ()
     gives: Collection[str] = ()
@@ -167,7 +166,7 @@ class OwnStep(Step):
 
 
 class Conversion(OwnStep):
-    """A change of element type: OpenVINO's Convert."""
+    """Change of the element type: OpenVINO's Convert."""
 
     def __init__(self, location: str, source: str, target: str, dtype: str) -> None:
         super().__init__((source,), (target,))
@@ -175,13 +174,13 @@ class Conversion(OwnStep):
         self.dtype = dtype
 
     def run(self, values: dict[str, Any]) -> None:
-        """Add what it gives to the values."""
+        """Add the output to the values."""
         (source,), (target,) = self.reads, self.gives
         with prefixed_errors(self._location):
             values[target] = convert(values[source], self.dtype)
 
 
-#: Runs a model: from inputs to outputs, by their names in the graph.
+#: Function from a model's inputs to its outputs, by their names in the graph.
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 #: Called with the index of a GRU node, an event, and the node's arrays by the specification's names. Events
@@ -191,19 +190,19 @@ Observer = Callable[[int, str, Mapping[str, Array]], None]
 
 @dataclass(frozen=True, eq=False)
 class RuntimeModel(ABC):
-    """A model that a runtime runs as a whole, its GRU nodes by onegru."""
+    """Model that a runtime runs as a whole, with onegru for its GRU nodes."""
 
-    node_count: int  # how many other nodes it has, without constants and what is computed only from them
+    node_count: int  # the number of other nodes, without constants and nodes computed only from them
     shared: frozenset[str]  # the outputs that share memory with inputs or constants
 
     @abstractmethod
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
-        """Make it ready to run."""
+        """Return a function that runs the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The operators of a model as its file has them."""
+    """Operators of a model, as in its file."""
 
     text: bytes  # a serialized ONNX model without its large constants, or an IR's .xml
     weights: Array | None = None  # the IR's .bin; None for an ONNX model
@@ -211,38 +210,37 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A whole model."""
+    """Whole model."""
 
     path: str  # the file
-    inputs: tuple[TensorInfo, ...]  # what it takes
-    outputs: tuple[TensorInfo, ...]  # what it gives
-    constants: Mapping[str, Array]  # the values that the file holds and that steps or outputs use
-    steps: tuple[Step, ...]  # what to run, in an order in which it can be run
-    prelude: tuple[OwnStep, ...] = ()  # the same for what depends only on constants; run once
-    # all its GRU nodes, in an order in which they can run; behind those of the model itself, those of bodies
+    inputs: tuple[TensorInfo, ...]  # the inputs
+    outputs: tuple[TensorInfo, ...]  # the outputs
+    constants: Mapping[str, Array]  # the file's constants that steps or outputs use
+    steps: tuple[Step, ...]  # the steps, in an executable order
+    prelude: tuple[OwnStep, ...] = ()  # steps that depend only on constants and run once
+    # all GRU nodes, in an executable order; those of subgraphs follow those of the model
     grus: tuple[GruStep, ...] = ()
-    # the model for a runtime, where there is more than `steps` do; then there are none
+    # the model for a runtime, if it has more than `steps`; then `steps` is empty
     whole: RuntimeModel | None = None
-    # pairs of an output and the input that takes it in the next run, by their names
+    # pairs of an output and the input that receives it in the next run, by their names
     states: tuple[tuple[str, str], ...] = ()
-    # the shapes of states before the first run, by the names of the inputs that take them; names in them
-    # stand for sizes of other inputs. Of a model that was rewritten for streaming: `states` are then all that
-    # it needs
+    # the shapes of states before the first run, by input name; names in them refer to sizes of other inputs.
+    # If the model was rewritten for streaming, `states` are all states that it needs
     starts: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
-    # the numbers of those that are not zeros there, perhaps one row for all
+    # the initial values of states that are not zero, perhaps one row for all
     initial: Mapping[str, Array] = field(default_factory=dict)
-    # for inputs with steps, their axis and how many the first run must have at least
+    # for inputs with steps: the time axis, and the smallest number of steps of the first run
     least_steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    # whether the model itself keeps `states` from run to run, so that they may be left out as inputs, and a
-    # run then starts from `initial`
+    # whether the model itself keeps `states` from run to run; the inputs can then be omitted, and a run
+    # starts from `initial`
     keeps: bool = False
-    # the names of inputs that may be left out: states of GRU nodes, which are zeros then, or those that the
+    # the names of inputs that can be omitted: states of GRU nodes, which are then zero, or states that the
     # model keeps
     zero_inputs: frozenset[str] = frozenset()
-    outline: Outline | None = None  # all its operators, for what looks at more than GRU nodes
-    # where it comes from, for what reads it as a whole; None for a model in memory
+    outline: Outline | None = None  # all operators, for analyses of more than GRU nodes
+    # the source, for readers of the whole file; None for a model in memory
     file: Opened | None = None
-    data: bytes = b""  # the bytes of an ONNX model that was given or fused in memory; else empty
+    data: bytes = b""  # the bytes of an ONNX model from memory, or after fusion in memory; else empty
 
 
 def nested_words(grus: Iterable[GruStep]) -> tuple[str, ...]:
@@ -251,7 +249,7 @@ def nested_words(grus: Iterable[GruStep]) -> tuple[str, ...]:
 
 
 class LazyConstants(Mapping[str, Array]):
-    """The constants of a graph, read when the first of them is asked for."""
+    """Constants of a graph, which are all read on first access."""
 
     def __init__(self, read: Callable[[], Mapping[str, Array]]) -> None:
         self._read = read

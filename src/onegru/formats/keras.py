@@ -59,10 +59,10 @@ class _Found:
 class _Collected:
     """Description of the GRUs in a file."""
 
-    version: str  # of Keras
+    version: str  # the version of Keras
     grus: list[tuple[str, _Found, list[Array]]]  # the GRUs, by name, with their arrays
-    others: list[tuple[str, str]]  # the names and classes of all other layers but inputs
-    is_chain: bool  # whether the model is its GRUs on top of each other, and nothing else
+    others: list[tuple[str, str]]  # the names and classes of all other layers except inputs
+    is_chain: bool  # whether the model consists of its GRUs, called one after another
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -190,7 +190,7 @@ def _read(
 def _layers(
     model: Mapping[str, Any], path: tuple[str, ...], positions: tuple[_Position, ...], depth: int
 ) -> Iterator[_Found]:
-    """The layers within a model's configuration, but its inputs; of a custom class, itself."""
+    """Find the layers in a model's configuration, without inputs; for a custom class, the class itself."""
     entries = _entries(model)
     if entries is None:
         yield _Found(path, positions, str(model.get("class_name")), {}, is_gru=False)
@@ -223,17 +223,17 @@ def _entries(model: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
 
 
 def _is_chain(model: Mapping[str, Any], grus: Sequence[_Found]) -> bool:
-    """Whether a model of only GRUs and inputs calls these GRUs one after the other."""
+    """Whether a model of only GRUs and inputs calls these GRUs one after another."""
     kind = model.get("class_name")
     if model.get("registered_name") not in (None, kind) or any(len(found.path) > 1 for found in grus):
-        return False  # a custom class, or models within models, which may be called in any way
+        return False  # custom classes and nested models may call layers in any order
     calls = [entry.get("inbound_nodes") for entry in _entries(model) or () if entry.get("inbound_nodes")]
     one_call = [isinstance(call, list) and len(call) == 1 for call in calls]
     return bool(grus) and (kind == "Sequential" or (kind in _MODELS and one_call == [True]))
 
 
 class _Weights:
-    """Arrays of an HDF5 file; soft and external links are not followed."""
+    """Arrays of an HDF5 file. Soft and external links are not followed."""
 
     def __init__(self, path: Path, h5py: Any, file: Any) -> None:
         self._path = path
@@ -291,7 +291,7 @@ class _ArchivedWeights(_Weights):
                 self._collect(child, name, depth - 1)
 
     def of_layer(self, found: _Found) -> list[Array]:
-        """A layer's arrays."""
+        """Return a layer's arrays."""
         prefix = ""
         for name, position in zip(found.path, found.positions, strict=True):
             prefix = self._member(prefix, name, position)
@@ -343,14 +343,14 @@ class _ArchivedWeights(_Weights):
 
 
 class _LegacyWeights(_Weights):
-    """Those of an `.h5` file, whose top layers list their arrays' paths in order."""
+    """Arrays of an `.h5` file, whose top layers list their arrays' paths in order."""
 
     def __init__(self, path: Path, h5py: Any, file: Any, joined: bool) -> None:
         super().__init__(path, h5py, file)
         self._joined = joined
 
     def of_layer(self, found: _Found) -> list[Array]:
-        """A layer's arrays."""
+        """Return a layer's arrays."""
         group = self._child(self._root(), found.path[0])
         inner = f"/{'/'.join(found.path if self._joined else found.path[-1:])}/"
         names = [name for name in self._names(group) if len(found.path) == 1 or inner in f"/{name}"]

@@ -1,7 +1,7 @@
 """Read GRUs from saved Keras models: `.keras` and `.h5` files.
 
-The configuration is read as data and the weights as arrays: nothing of Keras runs, so nothing that a file
-says can make it run code. `onegru.formats.keras` reads the file in a separate process.
+The configuration is read as data and the weights as arrays. Keras does not run, so a file cannot execute
+code. `onegru.formats.keras` reads the file in a separate process.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _READER = "onegru.formats.keras"
 
 @dataclass(frozen=True, slots=True)
 class KerasModel:
-    """What a saved model holds."""
+    """Content of a saved model."""
 
     layers: Mapping[str, GRU | Stack]  # the GRUs, by name ("encoder/gru" within a model "encoder")
-    others: Mapping[str, str]  # the classes of all other layers but inputs, by name
-    is_chain: bool  # whether the model is its GRUs on top of each other, and nothing else
+    others: Mapping[str, str]  # the classes of all other layers except inputs, by name
+    is_chain: bool  # whether the model consists of its GRUs, called one after another
 
 
 def read_keras(path: Opened, name: str | None = None, keras_version: str | None = None) -> KerasModel:
-    """The GRUs of a saved Keras model, and what else it holds; read once."""
+    """Read the GRUs of a saved Keras model, and its other content; a repeated call reads nothing."""
     return path.once(_Reading(name, keras_version))
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A call of `read_keras` with these arguments, for `Opened.once`."""
+    """Call of `read_keras` with these arguments, for `Opened.once`."""
 
     name: str | None
     keras_version: str | None

@@ -181,15 +181,15 @@ _ONNX_LIMIT = 1 << 31
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened(os.PathLike[str]):
-    """An opened file of a model or of layers, which is passed on so that it is not opened again."""
+    """Opened file of a model or of layers, which is passed on so that it is not opened again."""
 
     path: Path  # its name
-    kind: Kind  # what reads it
-    detected: Kind  # what its content says; where that is nothing, its name has decided on `kind`
+    kind: Kind  # the kind of reader
+    detected: Kind  # the kind by content; `kind` depends on the name if the content is ambiguous
     version: tuple[int, ...]  # changes whenever the file is written
     # the bytes of an ONNX model or of an IR's .xml; empty for checkpoints, which are read in parts
     data: bytes = b""
-    # what an IR's .bin holds, or why it cannot be read; None for other kinds
+    # the content of an IR's .bin, or the reason why it cannot be read; None for other kinds
     weights: Array | FormatError | OSError | None = None
     _parsed: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -215,12 +215,12 @@ class Opened(os.PathLike[str]):
         return found
 
     def stream(self) -> io.FileIO:
-        """Its content from the beginning, to be read in parts."""
+        """Return a stream of the content, to read it in parts."""
         return io.FileIO(self.path)
 
 
 def open_file(argument: str, path: object) -> Opened:
-    """A file of any kind, open for reading."""
+    """Open a file of any kind for reading."""
     if isinstance(path, Opened):
         return path
     file = file_path(argument, path)
@@ -275,7 +275,7 @@ def _weights(path: Path) -> Array | FormatError | OSError:
 
 
 def open_layers(argument: str, path: object) -> Opened:
-    """A file that holds GRU layers, within a model or without."""
+    """Open a file with GRU layers, a model or not."""
     file = open_file(argument, path)
     if not file.kind.holds:
         raise _refusal(file, file.kind)
@@ -283,7 +283,7 @@ def open_layers(argument: str, path: object) -> Opened:
 
 
 def open_model(argument: str, path: object) -> Opened:
-    """A model that runs: ONNX or OpenVINO."""
+    """Open a runnable model: ONNX or OpenVINO."""
     file = open_layers(argument, path)
     if file.kind.holds == "layers":
         if file.detected not in (file.kind, Kind.JSON):  # an index is JSON, and its name has the kind

@@ -39,17 +39,17 @@ def save_layers(
 ) -> None:
     """Write a layer or a stack to a file.
 
-    If the process is killed, or the machine stops, each file is the old one or the new one, and complete. Of
-    an IR, the `.bin` is replaced first, and then the `.xml`.
+    Each file is written atomically, even if the process is killed or the machine stops. For an IR, the `.bin`
+    is replaced before the `.xml`.
 
-    - `.onnx`: GRU nodes. Inputs `X`, `initial_h` and, if asked for, `sequence_lens` (int32); outputs `Y` and
-      `Y_h`. A stack has `initial_h_0`, `Y_h_0` and so on, and the `Y` of its last layer.
+    - `.onnx`: GRU nodes. Inputs are `X`, `initial_h` and, on request, `sequence_lens` (int32). Outputs are
+      `Y` and `Y_h`. A stack has `initial_h_0`, `Y_h_0` and so on, and the `Y` of its last layer.
     - `.xml`, with its `.bin`: an OpenVINO IR of GRUSequence-5 or GRUCell-3 layers, or of AUGRUSequence or
-      AUGRUCell where the layer has attention. Inputs and outputs are the operator's own, in its shapes: `X`
-      [B, T, I], `initial_hidden_state` [B, D, H] (`H_t` with attention), `A` [B, T, 1] and, if asked for,
+      AUGRUCell for a layer with attention. Inputs and outputs are the operator's own, in its shapes: `X` [B,
+      T, I], `initial_hidden_state` [B, D, H] (`H_t` with attention), `A` [B, T, 1] and, on request,
       `sequence_lengths` [B] (int32); `Y` [B, D, T, H], `Ho` [B, D, H]; numbered for each layer of a stack.
       Both biases of a gate are added, which may change a result's last bits.
-    - `.safetensors`: the weights as `GRU` takes them, and in the metadata what else makes the layer. Read it
+    - `.safetensors`: the weights in the layout of `GRU`, and the other attributes in the metadata. Read it
       with `onegru.load_layers`.
     - `.pt`: the state dict of a PyTorch `nn.GRU`.
     - `.keras`: a Keras 3 model with the layers.
@@ -60,8 +60,8 @@ def save_layers(
     computes with the same integers.
 
     Grouped int8 weights have a scale for each group in `.onnx` (opset 21 or later) and `.safetensors`, and in
-    `.xml` if the last group of a row is complete. OpenVINO can read such an `.onnx` file only if it is
-    complete there, too. In all other cases the same values are written as float32.
+    `.xml` if the last group of a row is complete. OpenVINO can read such an `.onnx` file only under the
+    same condition. In all other cases the same values are written as float32.
 
     Options that the format does not have must be None.
 
@@ -82,10 +82,10 @@ def save_layers(
         seq_length: the only number of steps of the model. Default: None (any).
 
     Raises:
-        SpecError: an argument is invalid, or the file's kind cannot express a layer.
-        MissingExtraError: a package that the file's kind needs is not installed.
-        OSError: the file cannot be written. What was there is as it was, unless the `.xml` of an IR cannot be
-            replaced after its `.bin`.
+        SpecError: an argument is invalid, or the format cannot express a layer.
+        MissingExtraError: a package for this format is not installed.
+        OSError: the file cannot be written. An existing file stays unchanged, unless the `.xml` of an IR
+            cannot be replaced after its `.bin`.
     """
     # Imported here, because `import onegru` does not need them.
     from onegru.formats.writing import Interface

@@ -1,4 +1,4 @@
-"""The size of a GRU node's X, and whether its lengths cover all steps, as stated in a file."""
+"""Find the size of a GRU node's X, and whether its lengths cover all steps, as stated in a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def with_sizes(
     flow: Callable[[], Flow],
     name: Callable[[str], str] = str,
 ) -> dict[_Key, GruStep]:
-    """The nodes with what is known of their X and lengths."""
+    """Return the nodes with the known sizes of X, and whether their lengths are its steps."""
     read = functools.cache(flow)
     return {key: _with_sizes(gru, stated, read, name) for key, gru in grus.items()}
 

@@ -38,10 +38,10 @@ def find_states(
 ) -> tuple[tuple[str, str], ...]:
     """Find pairs of an output and the input that receives it in the next run.
 
-    An input and an output are a pair if they reach the same forward GRUs, are of one type and shape, and each
-    element of the output would equal the element of the input if the GRUs returned their initial states. Of
-    several such outputs, which hold the same numbers, it is the one that is a GRU's own, or else the first. A
-    state that two GRUs start from, and what is not certain, is left out.
+    An input and an output are a pair if they belong to the same forward GRUs, with equal type and shape. In
+    addition, the output must equal the input if the GRUs return their initial states. If several outputs
+    qualify, their values are equal: a GRU's own output is chosen, or else the first. A state that two GRUs
+    start from is skipped, and so are uncertain cases.
     """
     each = list(grus)
     counts = Counter(gru.value("initial_h") for gru in each)
@@ -129,7 +129,7 @@ def _comes_back(flow: Flow, ends: Mapping[str, str], given: tuple[str, TensorInf
 
 
 def _computed(flow: Flow, ends: Mapping[str, str], arrays: dict[str, Array], output: str) -> Array:
-    """A value, of others; each of `ends` is the value that it names."""
+    """Compute a value from others; `ends` names the values that stand for last states."""
     waiting, seen = [output], set[int]()
     while output not in arrays:
         name = waiting[-1]

@@ -19,14 +19,14 @@ from onegru.system.bounded import parse_json
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a streaming model carries from one run to the next."""
+    """State that a streaming model carries from one run to the next."""
 
-    input: str  # the input that takes it
-    output: str  # the output that gives the next one
-    node: str  # the node whose state or earlier steps it is
-    first_shape: tuple[int | str, ...]  # before the first run; names stand for sizes of other inputs
-    steps: int | None = None  # how many steps of time it holds; None for the state of a recurrence
-    start: Array | None = None  # what it is before the first run, perhaps one row for all; None for zeros
+    input: str  # the input
+    output: str  # the output with its next value
+    node: str  # the node that has the state, or needs the earlier steps
+    first_shape: tuple[int | str, ...]  # its shape before the first run; names refer to sizes of other inputs
+    steps: int | None = None  # the number of steps that it contains; None for the state of a recurrence
+    start: Array | None = None  # its initial value, perhaps one row for all; None for zeros
 
 
 def write_note(
@@ -37,7 +37,7 @@ def write_note(
     sizes: Mapping[str, Sequence[int | str]] | None = None,
     keeps: bool = False,
 ) -> str:
-    """The note of a model."""
+    """Return the metadata entry of a model."""
     document: dict[str, Any] = {
         "states": [
             {"input": item.input, "output": item.output, "shape": item.first_shape}
@@ -116,7 +116,7 @@ def kept_states_of(text: str) -> list[State]:
 
 
 def named_states(text: str, side: str, infos: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
-    """Inputs or outputs of an IR, which has several names for one, by those that a note has for states."""
+    """Return inputs or outputs of an IR under the names that an entry uses for states."""
     known, names = by_name(infos), dict[int, str]()
     with suppress(*BROKEN):
         names = {id(known[state[side]]): state[side] for state in parse_json(text)["states"]}

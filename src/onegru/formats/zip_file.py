@@ -16,7 +16,7 @@ _LARGEST_READ = 2 * LARGEST_TEXT
 
 
 class _InSmallReads(io.FileIO):
-    """A file that limits the size of each read and rejects positions before its start."""
+    """File that limits the size of each read and rejects positions before its start."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > _LARGEST_READ:
@@ -31,13 +31,13 @@ class _InSmallReads(io.FileIO):
 
 @contextmanager
 def open_zip(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
-    """A zip archive whose directory is not large."""
+    """Open a zip archive whose directory has a limited size."""
     with _InSmallReads(path) as file, zipfile.ZipFile(file) as archive:
         yield archive
 
 
 def read_member(path: object, archive: zipfile.ZipFile, name: str, largest: int = LARGEST_TEXT) -> bytes:
-    """The content of a member of an archive."""
+    """Return the content of a member of an archive."""
     if archive.getinfo(name).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise zipfile.BadZipFile(f"{name} is compressed with an unsupported method")
     with archive.open(name) as file:

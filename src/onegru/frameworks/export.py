@@ -14,7 +14,7 @@ from onegru.layers.stack import Stack, layers_of
 
 
 def pytorch_bytes(source: GRU | Stack, path: Path) -> bytes:
-    """The state dict of an `nn.GRU`, as `torch.save` writes it."""
+    """Return the state dict of an `nn.GRU`, as written by `torch.save`."""
     module = to_torch(source)
     with needs_extra("torch", "torch", str(path)):
         import torch
@@ -24,7 +24,7 @@ def pytorch_bytes(source: GRU | Stack, path: Path) -> bytes:
 
 
 def keras_bytes(source: GRU | Stack, path: Path) -> bytes:
-    """A Keras 3 model of the layers and nothing else."""
+    """Return a Keras 3 model that contains only the layers."""
     first, last = layers_of(source)[0].spec, layers_of(source)[-1].spec
     made = to_keras(source, return_sequences=last.direction != "reverse")
     keras = import_keras(str(path))

@@ -43,23 +43,27 @@ def from_flax(
     """Create a layer from a GRUCell of Flax (linen or NNX).
 
     Args:
-        source: the parameters of a linen `GRUCell` ({"ir": {"kernel": [I, H], "bias": [H]}, "iz", "in", "hr",
-            "hz", "hn"}) or of an NNX one ({"dense_i": {"kernel": [I, 3H], "bias": [3H]}, "dense_h":
-            {"kernel": [H, 3H]}}), alone or within those of a model, with or without "params"; or an
-            `nnx.GRUCell`, an `nnx.RNN` of one, or another NNX module that holds one.
-        backward: the same for the backward direction of a bidirectional layer. Default: None (one direction).
-        prefix: where the cell lies within the parameters, such as "encoder.cell"; None if there is only one.
-        direction: "forward" or "reverse" (for what `RNN` does with reverse=True, keep_order=True), which
-            parameters do not say. Not for an `nnx.RNN`, which does.
+        source: one of:
+
+            - the parameters of a linen `GRUCell`: {"ir": {"kernel": [I, H], "bias": [H]}, "iz", "in", "hr",
+              "hz", "hn"};
+            - the parameters of an NNX `GRUCell`: {"dense_i": {"kernel": [I, 3H], "bias": [3H]}, "dense_h":
+              {"kernel": [H, 3H]}};
+            - the parameters of a model that contains one of these, with or without "params";
+            - an `nnx.GRUCell`, an `nnx.RNN` of one, or another NNX module that contains one.
+        backward: the backward direction, as for `source`. Default: None (one direction).
+        prefix: the path of the cell in the parameters, such as "encoder.cell". Default: None (the only cell).
+        direction: "forward" (default), or "reverse" for an `RNN` with reverse=True and keep_order=True.
+            Set it for parameters only: an `nnx.RNN` specifies it.
         gate_fn: the name of f. Default: None (Flax's default, "sigmoid"). An NNX cell stores its own.
         activation_fn: the name of g. Default: None (Flax's default, "tanh").
-        engine: what runs it, as in `onegru.GRU`.
+        engine: the engine that runs the layer, as in `onegru.GRU`.
 
     Returns:
         the layer, with the type of the parameters.
 
     Raises:
-        SpecError: there is no GRUCell; there are several and `prefix` names none of them (the message lists
+        SpecError: no GRUCell is found; there are several and `prefix` names none of them (the message lists
             them); parameters are missing or do not fit; or onegru does not have the cell's functions.
     """
     choice("direction", direction, _WAYS)
@@ -182,7 +186,7 @@ def _from_module(
 ) -> tuple[Mapping[str, Any], tuple[Activation, Activation], bool | None]:
     """Return the parameters and functions of an NNX module's cell, and whether it runs in reverse."""
     wrong = f"{argument}: {type(module).__name__}; must be a mapping of parameters or an NNX module"
-    if "flax" not in sys.modules:  # then there are no Flax modules
+    if "flax" not in sys.modules:  # then no Flax modules exist
         raise SpecError(wrong)
     with needs_extra("flax", "flax", "a module of Flax"):
         from flax import linen, nnx

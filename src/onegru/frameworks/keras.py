@@ -54,8 +54,8 @@ def from_keras(
         a reverse layer if it returns only its last output, because Keras does not reorder its sequences.
 
     Raises:
-        SpecError: a fact is missing, or the layer does what onegru does not: another activation, another
-            merge_mode, a sequence in processing order, a custom class.
+        SpecError: a required argument is missing, or the layer has an unsupported feature: an activation,
+            a merge_mode, a sequence in processing order, a custom class.
     """
     if isinstance(source, list | tuple):
         if name is not None:
@@ -66,13 +66,13 @@ def from_keras(
     for argument, value in given.items():
         if value is not None:
             raise SpecError.of(argument, f"{shown(value)}; must be None for a layer, which specifies it")
-    if "keras" not in sys.modules:  # then there are no Keras layers
+    if "keras" not in sys.modules:  # then no Keras layers exist
         raise SpecError.of("source", f"{type(source).__name__}; must be a Keras layer or a list of arrays")
     return _from_layer(source, name, engine)
 
 
 def import_keras(purpose: str) -> Any:
-    """Keras, with the backend that it is set to."""
+    """Import and return Keras, with its configured backend."""
     with needs_extra("keras", "keras", purpose):
         try:
             import keras

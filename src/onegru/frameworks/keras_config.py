@@ -28,10 +28,10 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a configuration means under a version of Keras."""
+    """Meaning of configurations under a version of Keras."""
 
-    framework: Framework  # its activations, and the layers that stand for some of them
-    reset_after: bool | None  # the default where the configuration does not say it; None if it is not known
+    framework: Framework  # its activations, and the layers that can replace some of them
+    reset_after: bool | None  # the default if the configuration does not specify it; None if unknown
     recurrent_activation: str | None  # as above
 
 
@@ -40,7 +40,7 @@ KERAS_3 = Generation(KERAS, True, "sigmoid")
 
 
 def generation_of(version: str) -> Generation:
-    """The meaning of configurations under a version, such as "3", "2.1.6" or "2.2.4-tf"."""
+    """Return the meaning of configurations under a version, such as "3", "2.1.6" or "2.2.4-tf"."""
     match = re.fullmatch(r"(?P<major>[23])(?:\.(?P<minor>[0-9]{1,3})(?P<rest>[.-].*)?)?", version, re.DOTALL)
     if match is None:
         raise SpecError.of("keras_version", f"{version!r:.40}; must be Keras 2 or 3, such as '2.3'")
@@ -56,18 +56,18 @@ def generation_of(version: str) -> Generation:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one GRU cell's configuration says."""
+    """Configuration of one GRU cell."""
 
-    reset_after: bool | None  # whether the reset gate acts after the recurrent product; None if not known
-    use_bias: bool | None  # whether it has biases; None if not known
+    reset_after: bool | None  # whether the reset gate acts after the recurrent product; None if unknown
+    use_bias: bool | None  # whether it has biases; None if unknown
     activations: tuple[Activation, Activation]  # (f, g)
-    units: int | None  # its hidden size; None if not known
-    is_cudnn: bool = False  # whether its kernels lie as cuDNN has them
+    units: int | None  # its hidden size; None if unknown
+    is_cudnn: bool = False  # whether its kernels have cuDNN's layout
 
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """Configuration of a layer: for each direction its cells, the first layer first."""
+    """Configuration of a layer: the cells of each direction, the first layer first."""
 
     directions: tuple[tuple[Cell, ...], ...]
     reverse: bool = False
@@ -81,7 +81,7 @@ def from_arrays(
     recurrent_activation: str | None,
     engine: str,
 ) -> GRU | Stack:
-    """The layer of the arrays that `layer.get_weights()` gives; arguments as in `from_keras`."""
+    """Create layers from the arrays of `layer.get_weights()`; for the arguments, see `from_keras`."""
     for argument, flag in (("reset_after", reset_after), ("bidirectional", bidirectional)):
         if not isinstance(flag, bool | None):
             raise SpecError.of(argument, f"{shown(flag)}; must be True, False or None")
@@ -202,7 +202,7 @@ def from_config(
     engine: str = "auto",
     where: str = "",
 ) -> GRU | Stack:
-    """The layer of a serialized Keras layer and its arrays, in the order of `layer.get_weights()`."""
+    """Create layers from a serialized Keras layer and its arrays, in the order of `layer.get_weights()`."""
     return _build(_read_config(class_name, config, generation, where), arrays, engine, where)
 
 

@@ -1,4 +1,4 @@
-"""Weight layouts of PyTorch, Keras and Flax, as data.
+"""Describe the weight layouts of PyTorch, Keras and Flax as data.
 
 `weights` converts between them. Sources: the documentation and the published sources of torch 2.13, Keras 2.1
 to 3.15, and Flax 0.12.
@@ -14,17 +14,17 @@ from typing import Literal
 from onegru.core.activations import Activation, onnx_names_in
 from onegru.core.dtypes import to_float32
 
-#: A block of the canonical weights: W, R, or the bias of one of them, Wb or Rb.
+#: A block of the canonical weights: W, R, or their biases Wb and Rb.
 Block = Literal["W", "R", "Wb", "Rb"]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorForm:
-    """One tensor of a framework's GRU, for one layer and direction."""
+    """Tensor of a framework's GRU, for one layer and direction."""
 
-    name: str  # the framework's name of it, without prefixes and suffixes
-    blocks: tuple[Block, ...]  # what it holds; of several, each is one row of a leading axis
-    gates: str  # the gates of each block that it holds, in its order, out of "z", "r" and "h"
+    name: str  # the framework's name, without prefixes and suffixes
+    blocks: tuple[Block, ...]  # its blocks; several blocks are the rows of a leading axis
+    gates: str  # the gates of each block in the framework's order, from "z", "r" and "h"
 
     @property
     def is_kernel(self) -> bool:
@@ -34,26 +34,25 @@ class TensorForm:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """How one framework keeps a GRU."""
+    """Weight layout of a framework's GRU."""
 
     name: str  # its name
-    # the tensors under each reset mode (linear_before_reset) that it has. A bias that no tensor holds is zero
+    # the tensors under each supported reset mode (linear_before_reset); a bias without a tensor is zero
     forms: Mapping[bool, tuple[TensorForm, ...]]
     transposed: bool  # whether kernels are [input, gates·H]; [gates·H, input] otherwise
-    may_lack_biases: bool  # whether all biases together may be left out
-    # its functions by its own names, except those that onegru does not have or does not compute by the same
-    # formula
+    may_lack_biases: bool  # whether all biases together may be omitted
+    # its functions by its own names, except those that onegru lacks or computes with another formula
     activations: Mapping[str, Activation]
-    default_activations: tuple[str, str] = ("sigmoid", "tanh")  # its names of (f, g) by default
-    fixed_activations: bool = False  # whether it has no others
-    # its activation layers, which may stand for a function: the ONNX function, the entry of the layer's
-    # configuration that is its alpha, and the value that each other entry must have
+    default_activations: tuple[str, str] = ("sigmoid", "tanh")  # its default names of (f, g)
+    fixed_activations: bool = False  # whether it supports no other functions
+    # its activation layers that can replace a function: the ONNX function, the configuration's entry for
+    # alpha, and the required values of the other entries
     activation_layers: Mapping[str, tuple[str, str, Mapping[str, object]]] = field(default_factory=dict)
 
 
 _EVERYWHERE = {
     "elu": Activation("Elu", 1.0),
-    "celu": Activation("Elu", 1.0),  # the same function at its default alpha of 1
+    "celu": Activation("Elu", 1.0),  # the same function with its default alpha of 1
     "hard_sigmoid": Activation("HardSigmoid", to_float32(1 / 6), 0.5),
 }
 
@@ -101,7 +100,7 @@ KERAS = Framework(
     },
 )
 
-#: Keras 2, with another hard_sigmoid.
+#: Keras 2, which has another hard_sigmoid.
 KERAS_2 = replace(
     KERAS,
     name="Keras 2",

@@ -20,7 +20,7 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.layers.torch_form import KEY, read_torch_form
 
-# A tensor of a recurrent module of PyTorch, or of a cell, whose names have no layer.
+# A tensor of a recurrent module of PyTorch, or of a cell, whose names have no layer number.
 _NAME = re.compile(
     r"(?P<prefix>(?:.*\.)?)(?P<tensor>weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)"
     r"(?:_l(?P<layer>0|[1-9][0-9]{0,3})(?P<reverse>_reverse)?)?",
@@ -49,18 +49,18 @@ _OTHERS = {1: "a plain RNN", 4: "an LSTM"}
 
 @dataclass(slots=True)
 class Group:
-    """The tensors of one recurrent module."""
+    """Tensors of one recurrent module."""
 
-    prefix: str  # what stands before their names, without its last dot
-    # by (layer, whether it is the reverse direction), then by name; a cell's are layer None
+    prefix: str  # the prefix of their names, without its last dot
+    # by (layer, whether it is the reverse direction), then by name; the layer of a cell is None
     tensors: dict[tuple[int | None, bool], dict[str, object]] = field(default_factory=dict)
-    # a part by the name of the tensor that would be computed from it
+    # a part, by the name of the tensor computed from it
     parts: dict[str, str] = field(default_factory=dict)
     is_packed: bool = False  # whether there are PyTorch's packed weights instead of tensors
-    # the entry for what a module of `onegru.torch` computes; None for what PyTorch's does
+    # the entry for the options of a module of `onegru.torch`; None for PyTorch's own
     form: object = None
-    other: str = ""  # the first further tensor under the prefix, which no GRU of PyTorch has; "" for none
-    # the name of an entry as `form` that stands beside no tensors, perhaps this module's; "" for none
+    other: str = ""  # the first other tensor with the prefix, which a PyTorch GRU does not have; "" for none
+    # the name of a `form` entry without tensors, perhaps of this module; "" for none
     astray: str = ""
 
     def check_complete(self, where: str) -> None:
@@ -90,7 +90,7 @@ class Group:
 
     @property
     def refusal(self) -> str:
-        """The reason why the module cannot be read as a GRU; empty if it can."""
+        """The reason why the module cannot be read as a GRU; "" if it can."""
         if self.is_packed:
             return (
                 "weights packed by PyTorch's dynamic quantization, which only PyTorch can unpack: pass the "
@@ -152,12 +152,11 @@ def from_torch(
         engine: the engine that runs the layer, as in `onegru.GRU`.
 
     Returns:
-        a `GRU` for one layer, in one or both directions, and for a cell; a `Stack` for several. They are of
-        the tensors' type. A module with batch_first becomes a layer that takes batch first: its layout is 1,
-        in which its states are batch first as well, [B, D, H], while `nn.GRU` leaves them [D, B, H]. dropout
-        does not matter, as it is only for training. A dynamically quantized module becomes a float32 layer of
-        its weights as they are stored, q·scale or rounded to float16; an int8 module also quantizes x and h
-        in each step, which the layer does not.
+        a `GRU` for a cell or for one layer, in one or both directions; a `Stack` for several layers. They
+        have the tensors' type. A module with batch_first becomes a layer with layout 1, whose states are also
+        batch first: [B, D, H], in contrast to `nn.GRU`'s [D, B, H]. dropout has no effect. A dynamically
+        quantized module becomes a float32 layer with its stored weights: q·scale, or values rounded to
+        float16. An int8 module also quantizes x and h in each step; the layer does not.
 
     Raises:
         SpecError: no GRU is found; there are several and `prefix` names none of them (the message lists
@@ -167,7 +166,7 @@ def from_torch(
         batch_first = flag("batch_first", batch_first)
     state_dict, told = (source, {}) if is_mapping(source) else _state_dict(source, prefix)
     groups = find_groups(state_dict)
-    for name in told.keys() & groups.keys():  # its class is a GRU, so other tensors do not matter
+    for name in told.keys() & groups.keys():  # the module is a GRU, so other tensors have no effect
         groups[name].other = ""
     if prefix is not None:
         if not isinstance(prefix, str):
@@ -373,7 +372,7 @@ def form_name(prefix: str) -> str:
 
 
 def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: int = 0) -> GRU | Stack:
-    """The layer, or the stack, of one recurrent module."""
+    """Create a layer or stack from one recurrent module."""
     where += f"{group.prefix}: " if group.prefix else ""
     if group.refusal:
         raise SpecError(f"{where}{group.refusal}")

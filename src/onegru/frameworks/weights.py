@@ -32,7 +32,7 @@ def read(
     activations: Sequence[tuple[Activation, Activation]] | None = None,
     where: str = "",
 ) -> tuple[Spec, Weights]:
-    """Bring a framework's tensors into canonical form."""
+    """Convert a framework's tensors to canonical form."""
     forms = framework.forms[linear_before_reset]
     parts = [_read_direction(framework, forms, tensors, where) for tensors in directions]
     if len({(part[0].shape, part[0].dtype) for part in parts}) > 1:
@@ -132,8 +132,8 @@ def _shape(framework: Framework, form: TensorForm, hidden_size: int, input_size:
 def write(framework: Framework, spec: Spec, weights: Weights, *, where: str = "") -> list[dict[str, Array]]:
     """Convert canonical weights to a framework's tensors.
 
-    Biases for which the framework has no place are added to those next to them, where that keeps the
-    function: they can't be split again.
+    A bias that the framework lacks is added to the other bias of the gate, if that keeps the function. The
+    two cannot be separated again.
     """
     _check_expressible(framework, spec, where)
     return [_write_direction(framework, spec, weights, index, where) for index in range(spec.num_directions)]
@@ -198,7 +198,7 @@ def _sum(a: Array, b: Array) -> Array:
 
 
 def find_activation(framework: Framework, name: object, argument: str) -> Activation:
-    """The function that a framework calls `name`."""
+    """Return the function with a framework's name."""
     if not isinstance(name, str) or name not in framework.activations:
         known = ", ".join(framework.activations)
         raise SpecError.of(
@@ -211,7 +211,7 @@ def find_activation(framework: Framework, name: object, argument: str) -> Activa
 def find_activations(
     framework: Framework, names: Mapping[str, object] | None = None
 ) -> tuple[Activation, Activation]:
-    """The functions (f, g) of a cell."""
+    """Return the functions (f, g) of a cell."""
     names = names or {"f": None, "g": None}
     f, g = (
         find_activation(framework, default if name is None else name, argument)
@@ -221,7 +221,7 @@ def find_activations(
 
 
 def activation_name(framework: Framework, function: Activation, argument: str = "activations") -> str:
-    """What a framework calls a function."""
+    """Return a framework's name of a function."""
     for name, own in framework.activations.items():
         if own == function:
             return name

@@ -415,8 +415,8 @@ class _Chain:
 class _Used:
     """Users of the states of a chain."""
 
-    stacks: list[Op]  # what puts all of them side by side
-    single: list[str]  # those that are taken one by one
+    stacks: list[Op]  # operators that concatenate all states
+    single: list[str]  # states that are used individually
 
     def __bool__(self) -> bool:
         return bool(self.stacks or self.single)

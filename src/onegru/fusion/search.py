@@ -60,15 +60,15 @@ class Search:
     algebra: Algebra = field(default_factory=Algebra)  # the atoms
     fused: list[Fused] = field(default_factory=list)  # the recurrences that were replaced
     near_misses: list[NearMiss] = field(default_factory=list)  # those that were not fused
-    refuted: int = 0  # how many matches numbers have refused, each of which the algebra should have refused
-    has_lengths: bool = True  # whether those who run the file honour the node's lengths
-    opset: int = EVERY_OPSET  # of ONNX's operators
-    # the kinds of operators that the file may be given beside nodes; None for all
+    refuted: int = 0  # matches that the numeric check rejected; the algebra should have rejected each of them
+    has_lengths: bool = True  # whether all runtimes of the file honour the node's lengths
+    opset: int = EVERY_OPSET  # the ONNX opset
+    # the kinds of operators, in addition to nodes, that can be written to the file; None for all
     writes: Collection[str] | None = None
-    # whether cells are only those that the file has as layers, and nothing is computed otherwise than by
-    # them: results are the same bit for bit
+    # whether only the file's own cell layers become cells, without other changes, so that results are bitwise
+    # identical
     only_layers: bool = False
-    # why the format has no node for a cell; empty if it has one
+    # returns the reason why the format has no node for a cell; "" if it has one
     allows: Callable[[Cell], str] = lambda cell: ""
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The interface of other runtimes."""
+"""Define the interface of other runtimes."""
 
 from __future__ import annotations
 
@@ -13,60 +13,59 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A value within an OpenVINO IR to return as if it were an output."""
+    """Value within an OpenVINO IR that is returned like an output."""
 
     value: str  # its name
     layer: str  # the name of a layer
-    side: str  # whether it is one of the layer's inputs or outputs
-    index: int  # which one
+    side: str  # "input" or "output" of the layer
+    index: int  # its index
 
 
 @dataclass(frozen=True, slots=True)
 class ModelUnderTest:
-    """A model, as a runtime takes it."""
+    """Model for a runtime."""
 
-    path: str  # the file that it comes from; an OpenVINO IR is read from there
-    # a serialized ONNX model; its external data, which only large models have, lie in the file's folder. None
-    # for an IR
+    path: str  # its file; runtimes read an OpenVINO IR from there
+    # a serialized ONNX model, or None for an IR; large models have external data in the file's folder
     model: bytes | None
-    outputs: Mapping[str, tuple[str, ...]]  # the outputs wanted, by name, each with all its names
-    probes: tuple[Probe, ...] = ()  # for an IR, values wanted as well as the outputs
-    is_file: bool = False  # whether `model` is what the file holds, so that a runtime may read that instead
-    # whether it has nodes that are not in question, which a provider for GRUs need not take
+    outputs: Mapping[str, tuple[str, ...]]  # the wanted outputs, by name, each with all its names
+    probes: tuple[Probe, ...] = ()  # for an IR, wanted values in addition to the outputs
+    is_file: bool = False  # whether `model` is the file's content, so that a runtime may read the file
+    # whether it has nodes that are not tested, which a provider for GRUs may leave
     has_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime(ABC):
-    """A runtime. It is sent to another process, so it must pickle, and its class must be importable there."""
+    """Runtime. Workers receive it by pickle, so its class must be importable there."""
 
     name: str  # its name
-    precision: str = ""  # the precision set; empty if it has no such option
+    precision: str = ""  # the precision; "" for a runtime without such an option
 
     def version(self) -> str | None:
-        """Its version, found without importing it; None if it is not installed."""
+        """Return the version, without an import; None if the runtime is not installed."""
         return installed_version(self.name)
 
     def refuses(self, subject: ModelUnderTest) -> str | None:
-        """Why it is not tried on this subject; None if it is."""
+        """Return the reason why this model is not tried; None if it is."""
         return "reads only ONNX models" if subject.model is None else None
 
     def start(self) -> None:
-        """Import what runs models: a runtime has the name of its package. This is not part of a run."""
+        """Import the package with the runtime's name, before the time of a run is measured."""
         with suppress(ImportError):
             importlib.import_module(self.name)
 
     @abstractmethod
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs wanted, by name. An exception counts as a refusal, except for a mistake of onegru's."""
+        """Return the wanted outputs, by name. An exception, except of onegru's own code, means rejection."""
 
 
 class MisfitError(Exception):
-    """What a runtime gives cannot be outputs."""
+    """Raised for results that cannot be outputs."""
 
 
 def installed_version(*distributions: str) -> str | None:
-    """The version of the first of these distributions that is installed; None if none is."""
+    """Return the version of the first installed distribution; None if none is installed."""
     for name in distributions:
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(name)

@@ -1,6 +1,6 @@
-"""Run a runtime in a separate process, so that its crash or hang is a result.
+"""Run a runtime in a worker process, so that its crash or hang becomes a result.
 
-The request is pickled in a private folder; the answer is untrusted, and checked.
+The request is pickled in a private folder. The answer is untrusted, so it is checked.
 """
 
 from __future__ import annotations
@@ -17,33 +17,32 @@ from onegru.core.wording import printable
 from onegru.peers.base import ModelUnderTest, Runtime
 from onegru.system.child_process import child_folder, read_answer, run_child, running
 
-#: The most characters of what an error says.
+#: Longest message of an error, in characters.
 LONGEST_REASON = 10_000
 
-#: The module that runs models in a separate process.
+#: The module of the worker process.
 WORKER = "onegru.peers.worker"
 
-# What a worker says of a run, and what its end says.
+# The results of a run, from the worker or from its end.
 _Said = Literal["ran", "refuses", "failed", "differs"]
 Status = Literal[_Said, "crashed", "timed out"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The result of a run."""
+    """Result of a run."""
 
-    # what happened; "failed" if onegru did, before the runtime could refuse; "differs" if what it gives
-    # cannot be outputs
+    # the result: "failed" for an error of onegru; "differs" for results that cannot be outputs
     status: Status
-    outputs: Mapping[str, Array] = field(default_factory=dict)  # the tensors among the outputs, by name
-    reason: str = ""  # why there are none, in one line
+    outputs: Mapping[str, Array] = field(default_factory=dict)  # the outputs that are tensors, by name
+    reason: str = ""  # the reason for a result without outputs, in one line
 
 
 def run_apart(
     runtime: Runtime, subject: ModelUnderTest, inputs: Mapping[str, Any], timeout: float
 ) -> RunResult:
     """Run a model in a runtime, in a new process."""
-    subject = replace(subject, path=str(Path(subject.path).absolute()))  # the child works in another folder
+    subject = replace(subject, path=str(Path(subject.path).absolute()))  # the worker runs in another folder
     with child_folder() as folder:
         (folder / "request").write_bytes(pickle.dumps((runtime, [(subject, dict(inputs))])))
         code = run_child(WORKER, ["0"], folder, running(timeout)).code
@@ -53,7 +52,7 @@ def run_apart(
             return read_result(folder, "answer-0")
         except FileNotFoundError:
             return RunResult("crashed", reason=f"crashed ({end_words(code)})")
-        except Exception as error:  # a process gone astray may have written anything
+        except Exception as error:  # a faulty process may have written anything
             return RunResult("crashed", reason=f"left no readable answer ({error})")
 
 
@@ -68,7 +67,7 @@ def end_words(code: int) -> str:
 
 
 def read_result(folder: Path, name: str) -> RunResult:
-    """The result that a worker left in a file of this name."""
+    """Read a worker's result from a file of this name."""
     head, arrays = read_answer(folder, name)
     names, reason, status = head["outputs"], head["reason"], head["status"]
     are_texts = all(isinstance(text, str) for text in (reason, *names))

@@ -1,4 +1,4 @@
-"""ONNX's own reference evaluator."""
+"""Run ONNX's own reference evaluator."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from onegru.peers.base import ModelUnderTest, Runtime
 
 @dataclass(frozen=True, slots=True)
 class OnnxEvaluator(Runtime):
-    """See `onegru.peers.base.Runtime`."""
+    """ONNX's reference evaluator; see `onegru.peers.base.Runtime`."""
 
     name: str = "onnx"
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The wanted outputs."""
+        """Return the wanted outputs."""
         import onnx
         from onnx.reference import ReferenceEvaluator
 

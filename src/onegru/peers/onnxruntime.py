@@ -1,4 +1,4 @@
-"""ONNX Runtime on a whole model, by its CPU provider or by another one."""
+"""Run whole models in ONNX Runtime, with its CPU provider or another one."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _FRAME = re.compile(r".*: ONNX Runtime (?:refuses it|fails) \((.*)\)", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class OnnxRuntime(Runtime):
-    """See `onegru.peers.base.Runtime`."""
+    """ONNX Runtime; see `onegru.peers.base.Runtime`."""
 
-    name: str = "onnxruntime"  # what to call it
-    # the execution provider that has to take the whole model, onegru's all of its GRUs; empty for the CPU's
+    name: str = "onnxruntime"  # its name
+    # the required execution provider: onegru's must run all GRUs, others the whole model; "" for the CPU's
     provider: str = ""
 
     def version(self) -> str | None:
-        """Its version; None where it is not installed."""
+        """Return the version; None if it is not installed."""
         return installed_version("onnxruntime", "onnxruntime-gpu")
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The wanted outputs."""
-        # Imported here, as both need onnx.
+        """Return the wanted outputs."""
+        # Imported here, because both need onnx.
         from onegru.formats.onnx.validate import Source, read_model
         from onegru.formats.onnx.whole.optimizers import harmful_optimizers
         from onegru.formats.onnx.whole.session import Session
@@ -44,5 +44,5 @@ class OnnxRuntime(Runtime):
             else:
                 session = Session(subject.model, source, alone=self.provider)
             return dict(zip(session.output_names, session.run(inputs), strict=True))
-        except FormatError as error:  # only ONNX Runtime's own words are of interest
+        except FormatError as error:  # the message only needs ONNX Runtime's own words
             raise FormatError(_FRAME.sub(r"\1", str(error))) from error.__cause__

@@ -1,4 +1,4 @@
-"""OpenVINO, on its CPU plugin; the one module of `peers` that imports it."""
+"""Run models in OpenVINO's CPU plugin. Only this module of `peers` imports OpenVINO."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onegru.core.dtypes import Array, bfloat16, contiguous
 from onegru.peers.base import ModelUnderTest, Probe, Runtime
 from onegru.runtimes.openvino_graph import infer
 
-# By default it computes in 16 bits where the processor is fast at that, which few comparisons survive.
+# By default, it computes in 16 bits on CPUs that are fast at it, which is too inexact for most comparisons.
 _OPTIONS = {"f32": {"INFERENCE_PRECISION_HINT": "f32"}, "default": {}}
 
 # OpenVINO's messages begin with source locations, and name nodes by its own numbers.
@@ -27,18 +27,18 @@ _PLACES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OpenVino(Runtime):
-    """See `onegru.peers.base.Runtime`."""
+    """OpenVINO; see `onegru.peers.base.Runtime`."""
 
-    name: str = "openvino"  # what to call it
-    # "f32" to compute in float32 where the model does, or "default" for its own choice
+    name: str = "openvino"  # its name
+    # "f32" to compute float32 models in float32, or "default" for OpenVINO's choice
     precision: str = "f32"
 
     def refuses(self, subject: ModelUnderTest) -> str | None:
-        """Why it is not tried."""
+        """Return None, because every model is tried."""
         return None
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The wanted outputs."""
+        """Return the wanted outputs."""
         try:
             return self._run(subject, inputs)
         except RuntimeError as error:
@@ -49,11 +49,11 @@ class OpenVino(Runtime):
         import openvino
 
         core = openvino.Core()
-        if subject.is_file:  # from memory it takes some that it refuses as files, as programs read them
+        if subject.is_file:  # from memory, it accepts models that it rejects as files, which programs use
             model = core.read_model(subject.path)
         elif subject.model is not None:
             model = core.read_model(subject.model)
-        else:  # given with its weights, an IR may have any suffix
+        else:  # with its weights in memory, an IR may have any suffix
             weights = Path(subject.path).with_suffix(".bin")
             model = core.read_model(subject.path, weights if weights.exists() else "")
         probed = {_key(_probed_port(model, probe)): probe.value for probe in subject.probes}
@@ -80,12 +80,12 @@ class OpenVino(Runtime):
 
 
 def _reads_state(op: Any) -> bool:
-    """Whether it gives a state that the model keeps between runs."""
+    """Whether a layer returns a state that the model keeps between runs."""
     return bool(op.get_type_name() == "ReadValue")
 
 
 def _tensor(port: Any, array: Any) -> Any:
-    """What a port of the model is to take."""
+    """Convert an array to a tensor for a port of the model."""
     import openvino
 
     data = contiguous(array)
@@ -95,13 +95,13 @@ def _tensor(port: Any, array: Any) -> Any:
 
 
 def _array(tensor: Any) -> Array:
-    """A copy of what a tensor holds."""
+    """Return a copy of a tensor's values."""
     data = np.array(tensor.data)
     return data.view(bfloat16()) if tensor.element_type.to_string() == "bf16" else data
 
 
 def _probed_port(model: Any, probe: Probe) -> Any:
-    """The output port of a probe's value."""
+    """Return the output port of a probe's value."""
     found = [op for op in model.get_ops() if op.get_friendly_name() == probe.layer]
     if len(found) != 1:
         raise ValueError(f"{len(found)} layers are called {probe.layer!r}; must be one")
@@ -111,19 +111,19 @@ def _probed_port(model: Any, probe: Probe) -> Any:
 
 
 def _key(port: Any) -> tuple[str, int]:
-    """A unique key of an output port."""
+    """Return a unique key of an output port."""
     return port.node.get_friendly_name(), port.index
 
 
 def _source(output: Any) -> tuple[str, int]:
-    """The key of the port that an output of the model comes from."""
+    """Return the key of the port that supplies an output of the model."""
     return _key(output.node.input(0).get_source_output())
 
 
 def _wanted(
     output: Any, subject: ModelUnderTest, probed: Mapping[tuple[str, int], str], also: str = ""
 ) -> list[str]:
-    """The subject's names for an output of the model: as an output, as a probe, or both."""
+    """Return the names of an output in the subject: as an output, as a probe, or both."""
     own = output.get_names() | {also or output.node.get_friendly_name()}
     names = [name for name, aliases in subject.outputs.items() if own.intersection((name, *aliases))]
     probe = probed.get(_source(output)) if probed else None

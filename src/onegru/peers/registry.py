@@ -1,4 +1,4 @@
-"""The runtimes by name."""
+"""List the runtimes by name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from onegru.peers.onnx_reference import OnnxEvaluator
 from onegru.peers.onnxruntime import OnnxRuntime
 from onegru.peers.openvino import OpenVino
 
-#: Every runtime that models are checked against, if it is installed.
+#: Runtimes with which models are compared, if they are installed.
 RUNTIMES: tuple[Runtime, ...] = (OnnxRuntime(), OpenVino(), OnnxEvaluator())
 
 PRECISIONS = ("f32", "default")
 
 
 def chosen_runtimes(names: Sequence[str], precision: str = "f32") -> tuple[Runtime, ...]:
-    """The runtimes of these names, or all."""
+    """Return the runtimes with these names, or all."""
     choice("precision", precision, PRECISIONS)
     chosen = (replace(item, precision=precision) if item.precision else item for item in RUNTIMES)
     runtimes = {item.name: item for item in chosen}

@@ -1,4 +1,4 @@
-"""The child process that runs models in one runtime."""
+"""Run models in one runtime, in a worker process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onegru.system.child_process import write_answer
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carry out the file `request` in the current folder, and leave an answer to each part of it there."""
+    """Process the file `request` in the current folder, and write a result for each part there."""
     runtime, parts = pickle.loads(Path("request").read_bytes())
     answer_from(runtime, parts, int(arguments[0]))
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> None:
 def answer_from(
     runtime: Runtime, parts: Sequence[tuple[ModelUnderTest, Mapping[str, Any]]], first: int
 ) -> None:
-    """Run models and their inputs, from one of them on, and leave the answers in the current folder."""
+    """Run models on their inputs, from an index on, and write the results to the current folder."""
     runtime.start()
     Path(f"ready-{first}").touch()
     for number in range(first, len(parts)):
@@ -42,7 +42,7 @@ def _answer(runtime: Runtime, subject: ModelUnderTest, inputs: Mapping[str, Any]
         outputs = runtime.run(subject, inputs)
     except (
         Exception
-    ) as error:  # any error of a runtime means that it rejects the model; errors of onegru do not
+    ) as error:  # an error of a runtime means that it rejects the model; an error of onegru does not
         reason = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
         is_misfit = isinstance(error, MisfitError)
         status = "differs" if is_misfit else "failed" if is_own_mistake(error) else "refuses"

@@ -3,7 +3,7 @@
 from onegru.scoring import Scorer
 
 scorer = Scorer("model.pt", inputs={"X": "events"}, keep=["id"])
-scored = scorer(table)                                # of pyarrow, as are the next two
+scored = scorer(table)                                # a pyarrow.Table
 dataset.map_batches(scorer, batch_format="pyarrow")   # Ray Data
 frame.mapInArrow(scorer.batches, schema)              # Spark
 """

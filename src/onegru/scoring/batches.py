@@ -10,17 +10,17 @@ import pyarrow as pa
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.scoring.columns import Field, Ragged
 
-#: How many steps a batch has, padding included: its arrays stay in the cache.
+#: Steps of a batch, padding included. Its arrays then stay in the cache.
 STEPS = 8192
 
-#: The most that it may be told to have: no model runs faster with more.
+#: The largest allowed number. No model runs faster with more steps.
 MOST_STEPS = 1 << 17
 
-_TILE = 16  # rows that the kernels take at once
+_TILE = 16  # rows in a tile of the kernels
 
 
 def batches(lengths: Array, steps: int, *, equal: bool) -> Iterator[Array]:
-    """The rows of each batch, the longest first; every row once."""
+    """Yield the rows of each batch, the longest first; every row once."""
     order = np.argsort(-lengths, kind="stable")
     ordered = lengths[order]
     first = 0
@@ -36,19 +36,19 @@ def batches(lengths: Array, steps: int, *, equal: bool) -> Iterator[Array]:
 
 
 def padded(field: Ragged, rows: Array, longest: int) -> Array:
-    """The steps of some rows as [T, B, width]; in the padding its last step again."""
+    """Return the steps of some rows as [T, B, width]; the padding repeats the last step."""
     steps = np.minimum(np.arange(longest)[:, None], field.lengths[rows] - 1)
     found: Array = field.values.take(field.starts[rows] + steps, axis=0, mode="clip")  # the fastest mode
     return found
 
 
-# ---- outputs
+# Outputs
 
 
 def arrow_type(result: Field) -> pa.DataType:
-    """The type of a result's column: numbers, fixed-size lists of them, or lists of either.
+    """Return the type of a result's column: numbers, fixed-size lists of them, or lists of either.
 
-    bfloat16, which Arrow lacks, becomes float32, which has its values.
+    bfloat16, which Arrow lacks, becomes float32, which has all its values.
     """
     kind = pa.from_numpy_dtype(np.dtype(_stored(result)))
     for size in reversed(result.shape):
@@ -57,7 +57,7 @@ def arrow_type(result: Field) -> pa.DataType:
 
 
 def plain_lists(schema: pa.Schema) -> pa.Schema:
-    """A schema whose lists may have any length, where this one's are of a fixed size."""
+    """Return a schema with lists of any length instead of fixed-size lists."""
 
     def plain(kind: pa.DataType) -> pa.DataType:
         if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -72,7 +72,7 @@ def _stored(result: Field) -> str:
 
 
 class Assembly:
-    """The outputs of rows, of which batches come in any order."""
+    """Outputs of rows, from batches in any order."""
 
     def __init__(self, results: Sequence[Field], lengths: Array) -> None:
         self._results = results
@@ -85,7 +85,7 @@ class Assembly:
         ]
 
     def add(self, rows: Array, lengths: Array, outputs: Mapping[str, Array]) -> None:
-        """Put in the outputs of some rows: [B, width] each, or [T, B, width] of sequences."""
+        """Store the outputs of some rows: [B, width] each, or [T, B, width] for sequences."""
         for result, target in zip(self._results, self._arrays, strict=True):
             array = outputs[result.name]
             if result.is_sequence:
@@ -96,7 +96,7 @@ class Assembly:
                 target[rows] = array
 
     def arrays(self) -> list[pa.Array]:
-        """The columns, in the order of the results."""
+        """Return the columns, in the order of the results."""
         return [
             self._column(result, array) for result, array in zip(self._results, self._arrays, strict=True)
         ]

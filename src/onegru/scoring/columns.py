@@ -21,27 +21,27 @@ _TENSORS = ("arrow.fixed_shape_tensor", "ray.data.arrow_tensor", "ray.data.arrow
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a model takes of each row, or gives for it."""
+    """Input or output of a model, for each row."""
 
     name: str  # the input's name, or the output's
-    column: str  # the column that it comes from, or becomes
-    dtype: str  # the type of its numbers, by NumPy's name
-    shape: tuple[int, ...]  # the shape of one step of a sequence, or of the whole value if it is no sequence
+    column: str  # the column with the input, or for the output
+    dtype: str  # the element type, by NumPy's name
+    shape: tuple[int, ...]  # the shape of one step of a sequence, or of the whole value
     is_sequence: bool  # whether each row has its own number of steps
 
     @property
     def width(self) -> int:
-        """How many numbers a step has, or the value."""
+        """Return the number of elements of a step, or of the value."""
         return int(np.prod(self.shape))
 
     @property
     def inner(self) -> int:
-        """How many numbers the inner one of two lists has."""
+        """Return the number of elements of the inner list."""
         return self.width if self.is_sequence else int(np.prod(self.shape[1:]))
 
     @property
     def words(self) -> str:
-        """What its column must hold."""
+        """Describe the required content of its column."""
         width = self.width
         if not self.is_sequence:
             whole = "numbers" if not self.shape else f"lists of {count(width, 'number')}"
@@ -53,11 +53,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """The steps of all rows of a field, one row after the other."""
+    """Steps of all rows of a field, concatenated."""
 
-    values: Array  # [steps of all rows, width], of the field's type; [rows, width] if it is no sequence
-    starts: Array  # [rows], where each row begins
-    lengths: Array  # [rows], how many steps it has
+    values: Array  # [steps of all rows, width], of the field's type; [rows, width] if it is not a sequence
+    starts: Array  # [rows], the first step of each row
+    lengths: Array  # [rows], the number of steps of each row
 
 
 def check_type(field: Field, schema: pa.Schema) -> None:
@@ -92,7 +92,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _storage_type(field: Field, kind: Any) -> pa.DataType:
-    """The type that a tensor is stored as."""
+    """Return the storage type of a tensor."""
     shape = tuple(getattr(kind, "shape", ()))
     order = getattr(kind, "permutation", None)
     plain = order is None or list(order) == sorted(order)
@@ -108,11 +108,11 @@ def _fits_shape(field: Field, shape: Sequence[int]) -> bool:
     return int(np.prod(shape[1:])) == field.width or (len(shape) == 1 and shape[0] % field.width == 0)
 
 
-# ---- rows that cannot be run
+# Rows that cannot be run
 
 
 def find_bad_rows(field: Field, column: pa.ChunkedArray) -> dict[int, str]:
-    """What is wrong with rows of a column, by row: nulls, empty sequences, wrong widths, NaN, overflow."""
+    """Return the faults of a column by row: nulls, empty sequences, wrong widths, NaN, overflow."""
     found: dict[int, str] = {}
     first = 0
     for chunk in column.chunks:
@@ -127,11 +127,11 @@ def _storage(chunk: pa.Array) -> pa.Array:
 
 
 def _extent(array: Any) -> tuple[Array, Array, pa.Array]:
-    """Where each row of a list array begins and ends, and the part of its values that they lie in."""
+    """Return the start and end of each row of a list array, and the part of its values that contains them."""
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
         begin = np.arange(len(array), dtype=np.int64) * size
-        # `values` is that of the whole array, whatever part of it this one is.
+        # `values` belongs to the whole array, even if this one is a slice.
         return begin, begin + size, array.values.slice(array.offset * size, len(array) * size)
     if not len(array):
         none = np.zeros(0, np.int64)
@@ -143,7 +143,7 @@ def _extent(array: Any) -> tuple[Array, Array, pa.Array]:
 
 
 def _nulls(array: pa.Array) -> Array:
-    """The indices of nulls."""
+    """Return the indices of nulls."""
     if not array.null_count:
         return np.zeros(0, np.int64)
     return np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
@@ -157,7 +157,7 @@ def _bad_rows(field: Field, array: Any) -> Iterator[tuple[int, str]]:
             yield row, reason
         return
     begin, end, values = _extent(array)
-    ends = [end]  # of rows in steps, of steps in numbers
+    ends = [end]  # of rows in steps, and of steps in values
     width = field.width
     if _is_list(values.type):
         width = field.inner
@@ -190,25 +190,25 @@ def _all_are(widths: Array, width: int) -> bool:
 
 
 def _owner(ends: Sequence[Array], index: int) -> int:
-    """The row that a step, or a number, lies in."""
+    """Return the row of a step or a value."""
     for end in reversed(ends):
         index = int(np.searchsorted(end, index, "right"))
     return index
 
 
 def _place(begin: Array, ends: Sequence[Array], step: int) -> int:
-    """Which step of its row a step is."""
+    """Return the index of a step in its row."""
     return step - int(begin[_owner(ends, step)])
 
 
 def _bad_numbers(field: Field, numbers: pa.Array) -> Iterator[tuple[int, str]]:
-    """Indices of numbers that the model must not get."""
+    """Yield the indices of values that the model must not get, with reasons."""
     for index in _nulls(numbers):
         yield int(index), "a null among its numbers"
     array = _plain(numbers)
     if not array.size:
         return
-    if array.dtype.kind == "f" and np.isnan(array.min()):  # which is NaN if one is
+    if array.dtype.kind == "f" and np.isnan(array.min()):  # NaN if any value is NaN
         missing = numbers.is_null().to_numpy(zero_copy_only=False) if numbers.null_count else False
         for index in np.flatnonzero(np.isnan(array) & ~np.asarray(missing)):
             yield int(index), "NaN"
@@ -217,7 +217,7 @@ def _bad_numbers(field: Field, numbers: pa.Array) -> Iterator[tuple[int, str]]:
 
 
 def _inexact(field: Field, array: Array) -> Array:
-    """Indices of integers that the type does not have, and of numbers beyond its largest."""
+    """Return the indices of integers that the type lacks, and of values beyond its largest."""
     target = numpy_dtype(field.dtype)
     if array.dtype == target or array.dtype.kind == "b" or np.can_cast(array.dtype, target, "safe"):
         return np.zeros(0, np.int64)
@@ -225,7 +225,7 @@ def _inexact(field: Field, array: Array) -> Array:
         cast = array.astype(target)
         if array.dtype.kind == "f":
             return np.flatnonzero(np.isinf(cast) & np.isfinite(array))
-        # Python's integers, as a float next to int64's largest is beyond it.
+        # Python's integers, because the float next to int64's largest value is beyond it.
         back = cast.astype(np.float64) if target.kind == "f" else cast
         return (
             np.flatnonzero([not np.isfinite(a) or int(a) != int(b) for a, b in zip(back, array, strict=True)])
@@ -235,18 +235,18 @@ def _inexact(field: Field, array: Array) -> Array:
 
 
 def _plain(numbers: pa.Array) -> Array:
-    """Numbers as an array, without a copy where there is no null; nulls are 0."""
+    """Return values as an array, without a copy if there are no nulls; nulls become 0."""
     if numbers.null_count:
         numbers = numbers.fill_null(False if pa.types.is_boolean(numbers.type) else 0)
     array: Array = numbers.to_numpy(zero_copy_only=False)
     return array
 
 
-# ---- rows that can
+# Rows that can be run
 
 
 def bytes_of(rows: pa.Table) -> int:
-    """The memory that rows take; of a dictionary, what its values take that they have."""
+    """Return the memory of rows; for a dictionary, the memory of the values that they use."""
     size = 0
     for column in rows.columns:
         for chunk in column.chunks:
@@ -270,15 +270,15 @@ def is_text(kind: pa.DataType) -> bool:
     )
 
 
-# A larger array is made as it is needed: the system may not promise so much.
+# A larger array is grown as needed, because the system may not reserve that much.
 _LARGEST_ROOM = 1 << 28
 
 
 class Gathered:
-    """A field's numbers, gathered from tables without bad rows.
+    """Values of a field, gathered from tables without bad rows.
 
-    Without `room`, the numbers of a single array are used where they are. With it, they are copied into an
-    array of so many bytes, so that the tables can go: what is not written of it takes no memory.
+    Without `room`, the values of a single array are used in place. With it, they are copied into an array
+    of `room` bytes, so that the tables can be freed. The unwritten part of the array takes no memory.
     """
 
     def __init__(self, field: Field, room: int = 0) -> None:
@@ -289,7 +289,7 @@ class Gathered:
         self._counts = [np.zeros(0, np.int64)]
 
     def add(self, column: pa.ChunkedArray) -> int:
-        """Add rows, and return how many steps they have."""
+        """Add rows, and return their numbers of steps."""
         self._counts.append(step_counts(self._field, column))
         for chunk in column.chunks:
             numbers = _plain(_leaves(chunk))
@@ -306,14 +306,14 @@ class Gathered:
         return int(self._counts[-1].sum())
 
     def ragged(self) -> Ragged:
-        """The steps of all rows."""
+        """Return the steps of all rows."""
         counts = np.concatenate(self._counts)
         values = self._numbers[: self._size].reshape(-1, self._field.width)
         return Ragged(values, np.cumsum(counts) - counts, counts)
 
 
 def step_counts(field: Field, column: pa.ChunkedArray) -> Array:
-    """How many steps each row has; 1 if it is no sequence."""
+    """Return the number of steps of each row; 1 if it is not a sequence."""
     counts = [np.zeros(0, np.int64)]
     for array in map(_storage, column.chunks):
         if not field.is_sequence:
@@ -325,7 +325,7 @@ def step_counts(field: Field, column: pa.ChunkedArray) -> Array:
 
 
 def _leaves(chunk: pa.Array) -> pa.Array:
-    """The numbers of all rows."""
+    """Return the values of all rows."""
     array = _storage(chunk)
     while _is_list(array.type):
         array = _extent(array)[2]

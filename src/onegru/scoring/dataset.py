@@ -1,4 +1,4 @@
-"""The Parquet files of a run, and their division into parts, which depends only on the files."""
+"""Divide the Parquet files of a run into parts, which depend only on the files."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from onegru.scoring.footers import check_footers
 from onegru.scoring.scorer import Scorer
 from onegru.system.bounded import check_regular
 
-# How many rows Arrow decodes at once where nothing says how much memory they take; and where it makes a copy
-# of a whole dictionary each time.
+# Rows that Arrow decodes at once if their memory is unknown; and if it copies a whole dictionary each time.
 _AT_ONCE, _CODED_AT_ONCE = 32, 1024
-# How strings are encoded that Arrow can read as a dictionary, so that one that is meant often is there once.
+# Encodings of strings that Arrow can read as a dictionary, so that a repeated string is stored once.
 _CODED = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
 
-#: In how many steps the rows of a part are read, about.
+#: Approximate number of reads for the rows of a part.
 STEPS = 16
-_MOST_PARTS = 10**6  # of a row group, whose size is what the file claims
+_MOST_PARTS = 10**6  # of a row group, whose size is an unchecked claim of the file
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
-_WIDEST = 64  # of byte arrays of fixed length that are decoded as numbers are: float16, decimals, UUIDs
+_WIDEST = 64  # width of byte arrays of fixed length that are decoded like numbers: float16, decimals, UUIDs
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of rows: its size and time, which show whether it has changed, and its rows."""
+    """File of rows: its size and time, which reveal a change, and its number of rows."""
 
     size: int
     mtime_ns: int
@@ -43,33 +42,33 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that become one file: those of some row groups, or some of a large one."""
+    """Rows that become one file: some row groups, or a part of a large one."""
 
     number: int  # its index among all parts
-    path: str  # the file that they come from
-    groups: tuple[int, ...]  # the row groups; none if no file has a row
-    groups_row: int  # the first row of the row groups, counted from the first of the file
-    first: int  # its first row, counted from the first of the row groups
-    rows: int  # how many it has
-    batch: int  # how many of them Arrow decodes at once
-    coded: tuple[str, ...]  # the columns of strings that are read as dictionaries, though the file has none
+    path: str  # the file with the rows
+    groups: tuple[int, ...]  # the row groups; empty if no file has rows
+    groups_row: int  # the first row of the row groups, counted from the start of the file
+    first: int  # the first row, counted from the start of the row groups
+    rows: int  # the number of rows
+    batch: int  # the number of rows that Arrow decodes at once
+    coded: tuple[str, ...]  # string columns that are read as dictionaries, although the file has none
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All of a run's work."""
+    """Work of a run."""
 
     files: Mapping[str, File]  # the files by their paths, in order
-    parts: tuple[Part, ...]  # in order of their rows; one without rows if there is none at all
-    schema: pa.Schema  # of the rows that are read: the first file's
-    part_bytes: int  # how much memory the rows of a part and their outputs take, about
+    parts: tuple[Part, ...]  # in the order of their rows; a single one without rows if there are none
+    schema: pa.Schema  # the schema of the rows, from the first file
+    part_bytes: int  # the approximate memory of a part's rows and outputs
 
 
 def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path | None) -> list[Path]:
-    """The files that are meant, in the order given; those of a folder or a pattern in that of their names.
+    """Return the input files, in the order given; the files of a folder or pattern are sorted by name.
 
-    In folders, and of what patterns mean, names that begin with "_" or "." are left out, as everywhere in
-    Arrow. Links to folders are followed.
+    In folders and patterns, names that begin with "_" or "." are skipped, as in Arrow. Links to folders are
+    followed.
     """
     if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Iterable):
         raise SpecError.of("inputs", f"{shown(inputs)}; must be a list of files, folders or patterns")
@@ -94,12 +93,12 @@ def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path | None) ->
 
 
 def _is_not_text(name: str) -> bool:
-    """Whether a name has bytes that no character stands for, which Arrow does not take."""
+    """Whether a name has bytes that are not text, which Arrow does not accept."""
     return any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def _meant(text: str, output: Path | None, read: set[str]) -> list[Path]:
-    """The files that a text means; the folders that are read for it are added to `read`."""
+    """Return the files for a text, and add the folders that are read to `read`."""
     paths = [Path(text)]
     if not paths[0].exists() and glob.has_magic(text):
         found = (Path(name) for name in sorted(glob.glob(text, recursive=True)))  # noqa: PTH207
@@ -107,7 +106,7 @@ def _meant(text: str, output: Path | None, read: set[str]) -> list[Path]:
         paths = [path for path in found if not _is_hidden(path.name) and os.path.realpath(path) != own]
         if not paths:
             raise SpecError(f"{text}: no such file")
-    # A pattern may mean a folder, and what is in it as well.
+    # A pattern may match a folder as well as the folder's content.
     listed = dict.fromkeys(
         inner for item in paths for inner in (_inside(item, read) if item.is_dir() else [item])
     )
@@ -120,7 +119,7 @@ def _meant(text: str, output: Path | None, read: set[str]) -> list[Path]:
 
 def _inside(folder: Path, read: set[str]) -> list[Path]:
     found: list[Path] = []
-    seen: set[str] = set()  # of which links may make a ring
+    seen: set[str] = set()  # because links may form a cycle
     for parent, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(parent)
         folders[:] = [] if real in seen else [name for name in folders if not _is_hidden(name)]
@@ -135,10 +134,9 @@ def _is_hidden(name: str) -> bool:
 
 
 def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
-    """Divide files into parts.
+    """Divide files into parts, each from row groups of a file, or from rows of a large one.
 
-    A part is some row groups of a file, or some rows of a large one, such that its rows and what the model
-    gives for them take `part_bytes`, as far as the files' footers say.
+    The rows of a part and their outputs take `part_bytes`, as estimated from the files' footers.
     """
     check_footers(paths)
     files: dict[str, File] = {}
@@ -166,14 +164,14 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
 
 
 def field_of_values(field: pa.Field) -> pa.Field:
-    """A field, with the values of a dictionary in place of their numbers: each piece would have all of it."""
+    """Return a field with the value type of a dictionary, because each piece would repeat the dictionary."""
     return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
 
 
 def opened(path: str, coded: Sequence[str] = ()) -> Any:
-    """A Parquet file, opened; the columns `coded` are read as dictionaries."""
+    """Open a Parquet file; the columns `coded` are read as dictionaries."""
     with naming(path):
-        # Pages are read as they are needed: no row group is in memory as a whole.
+        # Pages are read on demand, so no whole row group is in memory.
         return pq.ParquetFile(path, read_dictionary=coded, pre_buffer=False, buffer_size=1 << 20)
 
 
@@ -185,8 +183,8 @@ def check_same(plan: Plan, path: str) -> None:
         raise FormatError(f"{path}: has changed since the run began")
 
 
-class naming:  # reads as a verb: `with naming(path):`
-    """Names the file in errors of Arrow, which are of many kinds."""
+class naming:  # in lower case, because it is used like a verb: `with naming(path):`
+    """Context that adds the file name to errors of Arrow, which have many types."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -216,7 +214,7 @@ def _check_columns(scorer: Scorer, path: Path, own: pa.Schema, first: pa.Schema 
 
 
 def _is_coded(name: str, kind: pa.DataType, groups: Iterable[Any]) -> bool:
-    """Whether a column holds strings that Arrow can read as a dictionary."""
+    """Whether a column contains strings that Arrow can read as a dictionary."""
     chunks = (group.column(index) for group in groups for index in range(group.num_columns))
     return is_text(kind) and all(
         chunk.physical_type == "BYTE_ARRAY" and _CODED.issuperset(chunk.encodings)
@@ -228,7 +226,7 @@ def _is_coded(name: str, kind: pa.DataType, groups: Iterable[Any]) -> bool:
 def _size_of(
     scorer: Scorer, schema: Any, group: Any, columns: Mapping[str, pa.DataType], coded: Collection[str]
 ) -> _Group:
-    """What is known of a row group, and whether some of its columns are `coded`."""
+    """Return the size of a row group, and whether some of its columns are `coded`."""
     total, most = 0, None
     numbers = {name: 0 for name in columns}
     for index in range(group.num_columns):
@@ -237,9 +235,9 @@ def _size_of(
         if name is not None:
             fixed = schema.column(index).length
             width = _WIDTHS.get(chunk.physical_type, fixed if 0 < fixed <= _WIDEST else None)
-            total += chunk.num_values * (8 if width is None else width)  # of bytes, their offsets
+            total += chunk.num_values * (8 if width is None else width)  # bytes have offsets
             total += chunk.total_uncompressed_size if width is None else 0
-            if width is None:  # strings may be there once, and meant often; as a dictionary they come so
+            if width is None:  # a dictionary stores repeated strings once
                 is_coded = name in coded or pa.types.is_dictionary(columns[name])
                 limit = _CODED_AT_ONCE if is_coded else _AT_ONCE
                 most = min(limit, most or limit)
@@ -253,7 +251,7 @@ def _size_of(
 
 
 class _Group(NamedTuple):
-    """A row group: the memory that its rows and outputs take, and how many to decode if that is not sure."""
+    """Row group: the memory of its rows and outputs, and the rows to decode at once if that is uncertain."""
 
     rows: int
     bytes: int
@@ -263,7 +261,7 @@ class _Group(NamedTuple):
 def _parts(
     path: str, groups: Sequence[_Group], part_bytes: int, number: int, coded: tuple[str, ...]
 ) -> list[Part]:
-    """The parts of a file, counted from `number`: small row groups together, a large one in several."""
+    """Return the parts of a file, numbered from `number`: small row groups are joined, large ones split."""
     found: list[Part] = []
     first_row = 0
     for chosen in _together(path, groups, part_bytes):
@@ -272,7 +270,7 @@ def _parts(
         each = max(1, rows * part_bytes // max(size, part_bytes))
         limits = [most for index in chosen if (most := groups[index].most) is not None]
         limits.append(max(1, each // STEPS))
-        # Of a large group few rows at once, as all of them may be far longer than the average.
+        # Few rows of a large group at once, because some may be far longer than the average.
         if size > 2 * part_bytes:
             limits.append(_AT_ONCE)
         for first in range(0, rows, each):

@@ -1,4 +1,4 @@
-"""The folder with the results of a run, and the parts that are missing in it."""
+"""Write the results of a run to a folder, and find the missing parts."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _MANIFEST = "_onegru.json"
 _LOCK = "_onegru.lock"
 _SUCCESS = "_SUCCESS"
 _ERRORS = "_errors"
-_LONGEST_VALUE = 200  # of a kept column in there, in characters
-_KEY = b"onegru"  # of the counts in a part's metadata
+_LONGEST_VALUE = 200  # characters of a kept column's value
+_KEY = b"onegru"  # key of the counts in a part's metadata
 _PART = re.compile(r"part-[0-9]{6,}\.parquet")
-# The part that is being written.
+# Temporary file of an unfinished part.
 _LEFTOVER = re.compile(r"\.(part-|_onegru|_SUCCESS).*\.[0-9a-f]{16}\.tmp")
 
 
 class Folder:
-    """A folder of results.
+    """Folder of results.
 
-    `part-000000.parquet` and so on are the parts, each there whole or not at all; `_errors/` has a file for
-    each part that lacks rows; `_onegru.json` says what run they are of, and `_SUCCESS` that it is complete.
+    Each part `part-000000.parquet`, … is written atomically. `_errors/` has a file for each part with skipped
+    rows. `_onegru.json` identifies the run, and `_SUCCESS` marks it as complete.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs away from the folder, which is made if it is not there."""
+        """Create the folder if necessary, and lock it against other runs."""
         if self.path.exists() and not self.path.is_dir():
             raise SpecError(f"{self.path}: not a folder; must be one, or must not exist")
         self.path.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ class Folder:
             yield
 
     def manifest(self) -> dict[str, Any] | None:
-        """What the earlier run in this folder was; None if there was none, or it has not written a part."""
+        """Return the manifest of the earlier run in this folder; None if it has no written part."""
         path = self.path / _MANIFEST
         try:
             found = parse_json(path.read_bytes())
@@ -72,25 +72,25 @@ class Folder:
         return found if any(_PART.fullmatch(item.name) for item in self.path.iterdir()) else None
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
-        """Record what run this is."""
+        """Record the run's manifest."""
         text = json.dumps(manifest, indent=1).encode()
         write_files([(self.path / _MANIFEST, lambda file: file.write(text))])
 
     def clear_leftovers(self) -> None:
-        """Remove what a run that was killed left unfinished."""
+        """Remove unfinished files of a run that was killed."""
         for folder in (self.path, self.path / _ERRORS):
             for item in folder.iterdir() if folder.is_dir() else ():
-                # The errors of a part are there before it is.
+                # The errors of a part are written before the part.
                 is_early = folder != self.path and not (self.path / f"{item.stem}.parquet").exists()
                 if _is_leftover(item.name) or (is_early and _PART.fullmatch(f"{item.stem}.parquet")):
                     item.unlink(missing_ok=True)
 
     def part(self, number: int) -> Path:
-        """The file of a part."""
+        """Return the file of a part."""
         return self.path / f"part-{number:06}.parquet"
 
     def done(self, parts: int) -> set[int]:
-        """The numbers of the parts that are there."""
+        """Return the numbers of the existing parts."""
         names = {item.name for item in self.path.iterdir()}
         return {number for number in range(parts) if self.part(number).name in names}
 
@@ -100,20 +100,20 @@ class Folder:
         schema: pa.Schema,
         windows: Iterator[tuple[pa.Table, list[dict[str, object]]]],
     ) -> None:
-        """Write a part, whole or not at all."""
+        """Write a part atomically."""
         plain = [name for name in schema.names if not _is_coded(schema.field(name).type)]
         coded = [name for name in schema.names if name not in plain]
 
         def write(file: IO[bytes]) -> None:
             skipped: list[dict[str, object]] = []
-            # Outputs do not repeat, so a dictionary of them would be made in vain.
+            # Outputs rarely repeat, so a dictionary would not help.
             with pq.ParquetWriter(file, schema, use_dictionary=coded, write_statistics=coded) as writer:
                 for table, more in windows:
                     writer.write_table(table)
                     skipped += more
                 writer.add_key_value_metadata({_KEY: json.dumps({"skipped": len(skipped)})})
             if skipped:
-                # In place before the part is: a part that is there has its errors.
+                # Written before the part, so that each part has its errors.
                 lines = "".join(f"{json.dumps(item)}\n" for item in skipped).encode()
                 (self.path / _ERRORS).mkdir(exist_ok=True)
                 target = self.path / _ERRORS / f"part-{number:06}.jsonl"
@@ -122,7 +122,7 @@ class Folder:
         write_files([(self.part(number), write)])
 
     def counts(self, number: int, rows: int, skips: bool) -> tuple[int, int]:
-        """The rows of a part that is there, and how many were skipped."""
+        """Return the number of rows and of skipped rows of an existing part."""
         path = str(self.part(number))
         with naming(path):
             metadata = pq.read_metadata(path)
@@ -135,7 +135,7 @@ class Folder:
         return metadata.num_rows, skipped
 
     def success(self) -> dict[str, Any]:
-        """What was recorded of a complete run."""
+        """Return the recorded summary of a complete run."""
         path = self.path / _SUCCESS
         try:
             found = parse_json(path.read_bytes())
@@ -144,7 +144,7 @@ class Folder:
             raise FormatError(f"{path}: not the record of a complete run ({error})") from error
 
     def remove_success(self) -> None:
-        """Forget that the run was complete, as parts are missing."""
+        """Remove the mark of a complete run, because parts are missing."""
         (self.path / _SUCCESS).unlink(missing_ok=True)
 
     def succeed(self, summary: Mapping[str, Any]) -> None:
@@ -159,13 +159,13 @@ class Folder:
 
 
 def record(path: str, row: int, item: SkippedRow) -> dict[str, object]:
-    """What is recorded of a skipped row."""
+    """Return the record of a skipped row."""
     kept = {"kept": {name: _in_json(value) for name, value in item.kept.items()}} if item.kept else {}
     return {"file": path, "row": row, "column": item.column, "reason": item.reason} | kept
 
 
 def _in_json(value: object) -> object:
-    """A value as JSON has it, else as text; without the end of what is long."""
+    """Return a value for JSON, else as text; long values are truncated."""
     is_plain = (
         value is None or isinstance(value, bool | int) or (type(value) is float and math.isfinite(value))
     )
@@ -177,14 +177,14 @@ def _is_leftover(name: str) -> bool:
 
 
 def _is_coded(kind: pa.DataType) -> bool:
-    """Whether values of this type may repeat, so that they are worth a dictionary."""
+    """Whether values of this type may repeat, so that a dictionary helps."""
     while pa.types.is_nested(kind) and kind.num_fields == 1:
         kind = kind.field(0).type
     return not pa.types.is_floating(kind)
 
 
 def refuse_differences(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise SpecError unless two runs are the same; the message says what differs."""
+    """Raise SpecError unless two runs are the same; the message names the difference."""
     for name in now:
         if before.get(name) == now[name]:
             continue

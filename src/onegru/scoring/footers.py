@@ -1,4 +1,4 @@
-"""Footers of Parquet files, read in a child process first because broken ones can end the process.
+"""Read the footers of Parquet files in a child process first, because broken ones can crash it.
 
 PyArrow does not declare that `RowGroupMetaData.column` can raise, so an exception ends the process (26.0).
 """
@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 from onegru.core.errors import FormatError
 from onegru.system.child_process import child_folder, run_child, running
 
-# Seconds that each file may take, and all of them together at least.
+# Seconds per file, and the minimum for all files together.
 _EACH, _LEAST = 1.0, 60.0
 
 
 def check_footers(paths: Sequence[Path]) -> None:
-    """Raise FormatError for the first file whose footer ends the process that reads it."""
+    """Raise FormatError for the first file whose footer crashes the process that reads it."""
     with child_folder() as folder:
         limits = running(_LEAST + _EACH * len(paths))
         # In a file, because the system limits the length of an argument.
@@ -35,7 +35,7 @@ def check_footers(paths: Sequence[Path]) -> None:
 
 
 def main(_: Sequence[str]) -> None:
-    """Read footers as a plan does; `begun` gets one byte for each file."""
+    """Read footers as a plan does; write one byte to `begun` for each file."""
     with Path("begun").open("wb", buffering=0) as begun:
         for path in json.loads(Path("paths").read_text()):
             begun.write(b".")
@@ -44,5 +44,5 @@ def main(_: Sequence[str]) -> None:
                 for group in map(metadata.row_group, range(metadata.num_row_groups)):
                     for index in range(group.num_columns):
                         _ = group.column(index).encodings
-            except Exception:  # what is raised, the plan raises and names
+            except Exception:  # the plan raises it again with the file's name
                 continue

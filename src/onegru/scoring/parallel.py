@@ -1,4 +1,4 @@
-"""Run batches in parallel, one thread each."""
+"""Run batches in parallel, each in one thread."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from contextlib import contextmanager
 from onegru.core.dtypes import Array
 from onegru.engines.native import asked_threads, get_num_threads, set_num_threads
 
-#: Runs a function on batches, each a choice of rows, as `map` does.
+#: Function like `map` that runs a function on batches, each of which is an array of rows.
 BatchMap = Callable[[Callable[[Array], int], Iterable[Array]], Iterator[int]]
 
 _lock = threading.Lock()
 _running = 0
-# As it was before the first of those that run: how many threads, and what was asked for.
+# Settings before the first parallel run: the number of threads, and the requested number.
 _threads = 1
 _asked: int | None = None
 
 
 @contextmanager
 def batch_map(parallel: bool) -> Iterator[BatchMap]:
-    """`map`, or if `parallel` one that begins at once, in as many threads as onegru has.
+    """Yield `map`, or for `parallel` a similar function that starts at once in onegru's number of threads.
 
-    Calls of layers have one thread each meanwhile.
+    Meanwhile, each call of a layer uses one thread.
     """
     if not parallel:
         yield map
@@ -42,7 +42,7 @@ def batch_map(parallel: bool) -> Iterator[BatchMap]:
 
 @contextmanager
 def _one_thread_each() -> Iterator[int]:
-    """Let each call of a layer have one thread; gives how many they had together."""
+    """Limit each call of a layer to one thread; yield the former number of threads."""
     global _running, _threads, _asked
     with _lock:
         if not _running:
@@ -56,5 +56,5 @@ def _one_thread_each() -> Iterator[int]:
     finally:
         with _lock:
             _running -= 1
-            if not _running and threads > 1 and asked_threads() == 1:  # else it was set meanwhile
+            if not _running and threads > 1 and asked_threads() == 1:  # otherwise it was set meanwhile
                 set_num_threads(_asked)

@@ -17,7 +17,7 @@ from onegru.scoring.parallel import BatchMap, batch_map
 from onegru.scoring.reader import Window, read_windows
 from onegru.scoring.scorer import Scorer
 
-#: Called with the rows that are done and the number of all rows of the run.
+#: Called with the number of finished rows and of all rows.
 Progress = Callable[[int, int], None]
 
 Item = TypeVar("Item")
@@ -25,12 +25,12 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Job:
-    """What any process needs to do parts of a run; it can be pickled."""
+    """Data that any process needs to score parts of a run; it can be pickled."""
 
-    scorer: Scorer  # what scores
-    plan: Plan  # the run's work
-    output: str  # the folder of results, which must be locked, and be the same for all processes
-    largest_row: int  # how many bytes a row may take
+    scorer: Scorer  # the scorer
+    plan: Plan  # the plan of the run
+    output: str  # the folder of results, which must be locked, and the same for all processes
+    largest_row: int  # the memory limit of a row, in bytes
 
     def run(self, parts: Sequence[Part], on_rows: Callable[[int], None] | None = None) -> None:
         """Score and write parts."""
@@ -48,7 +48,7 @@ class Job:
                 )
 
     def _score(self, windows: Iterable[Window], run_all: BatchMap) -> Iterator[_Result]:
-        """Yield the results of windows; each begins before the previous one ends, so that no thread waits."""
+        """Yield the results of windows; each starts before the previous one ends, so that no thread waits."""
         before: Callable[[], _Result] | None = None
         for finish in (self._begin(window, run_all) for window in windows):
             if before is not None:
@@ -70,12 +70,12 @@ class Job:
 
 
 class _Result(NamedTuple):
-    """The results of a window."""
+    """Results of a window."""
 
     part: Part
-    rows: int  # that were read
+    rows: int  # the number of rows that were read
     table: pa.Table  # the rows with their outputs
-    skipped: list[dict[str, object]]  # what to record of those without outputs
+    skipped: list[dict[str, object]]  # the records of the rows without outputs
 
 
 def _counted(results: Iterable[_Result], on_rows: Callable[[int], None] | None) -> Iterator[_Result]:
@@ -86,7 +86,7 @@ def _counted(results: Iterable[_Result], on_rows: Callable[[int], None] | None) 
 
 
 def _in_thread(pool: ThreadPoolExecutor, items: Iterator[Item]) -> Iterator[Item]:
-    """The items, each found by the pool's only thread while the one before is used."""
+    """Yield items; the pool's only thread computes the next item while the current one is used."""
     following = pool.submit(next, items, None)
     while (item := following.result()) is not None:
         following = pool.submit(next, items, None)

@@ -25,38 +25,38 @@ from onegru.scoring.pipeline import Job
 from onegru.scoring.score import Execute
 
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:/\s]+)):(?P<port>[0-9]{1,5})")
-_PATIENCE = 5.0  # seconds that a cluster may take to accept a connection
-_OBJECT_STORE = 128 << 20  # of a local cluster: only jobs and the numbers of parts pass through it
+_PATIENCE = 5.0  # seconds to wait for a connection to the cluster
+_OBJECT_STORE = 128 << 20  # of a local cluster, which only transfers jobs and part numbers
 
-# How often a task is begun: it is shorter each time by the parts that are there, but rows that kill every
-# worker must end the run.
+# Attempts for a task. Each attempt is shorter by the existing parts, but rows that kill every worker must end
+# the run.
 _ATTEMPTS = 5
-# A task is at least this share of a worker's work, as it has its cost, and at most that one, so that no
-# worker waits long for the last.
+# Smallest and largest size of a task, as a fraction of a worker's work: tasks have a cost, but no worker
+# should wait long for the last one.
 _SMALLEST, _LARGEST = 1 / 16, 1 / 2
 
 
 def on_ray(address: str) -> Execute:
-    """What makes `score` do its work on a Ray cluster: `score(…, execute=on_ray("auto"))`.
+    """Return a function for `score(…, execute=on_ray("auto"))` that does the work on a Ray cluster.
 
-    The rows, bits and files are those of a run on one machine, and a run may be begun on either and ended on
-    the other. Each worker loads the model once, and computes with as many threads as it has CPUs: the
-    scorer's `num_threads`, else 1. There are as many workers as the cluster has CPUs for, and `memory` is
-    what each may take. When a worker dies, another does again what it was at; no row is lost or there twice.
+    Rows, bits and files are the same as on one machine. You can start a run on one and finish it on the
+    other. Each worker loads the model once, and uses one CPU per thread: the scorer's `num_threads`, or 1.
+    There are as many workers as the CPUs of the cluster allow, and `memory` applies to each. If a worker
+    dies, another repeats its task; no row is lost or duplicated.
 
     All machines of the cluster must have the files, the model and the folder of results at the same paths,
     and the same version of onegru.
 
     Args:
         address: "auto" for the cluster that this process is connected to, that RAY_ADDRESS names, or that
-            this machine is in; "HOST:PORT" of one that this machine is in; "local" for one that is started
-            here for the run, on all CPUs that the process may use.
+            this machine is in; "HOST:PORT" for one that this machine is in; "local" for a new one on this
+            machine, for the run, on all CPUs that the process may use.
 
     Raises:
-        SpecError: the address is invalid, or nothing answers there; when it is run also if a machine lacks
+        SpecError: the address is invalid, or nothing answers there. In the run, also if a machine lacks
             something, or has fewer CPUs than a worker needs.
         MissingExtraError: ray is not installed.
-        OneGRUError: when it is run, if workers die again and again at the same rows.
+        OneGRUError: in the run, if workers die repeatedly at the same rows.
     """
     with needs_extra("ray", "ray", "scoring on a cluster"):
         import ray  # noqa: F401
@@ -84,7 +84,7 @@ def on_ray(address: str) -> Execute:
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
-    """Ray, connected to a cluster, and disconnected in the end unless it was connected before."""
+    """Connect to a cluster and yield Ray; disconnect at the end unless it was connected before."""
     import ray
 
     if ray.is_initialized():
@@ -113,14 +113,14 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 def _run(ray: Any, job: Job, parts: Sequence[Part], on_rows: Callable[[int], None]) -> None:
-    """Do parts on as many workers as there are CPUs for."""
+    """Score parts on as many workers as the CPUs allow."""
     cpus = job.scorer.num_threads or 1
     most = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     if cpus > max(most, default=0):
         what = f"{cpus}; must be at most {max(most, default=0)}, a machine's CPUs for Ray"
         raise SpecError.of("num_threads", what)
     run = ray.remote(num_cpus=cpus, max_retries=_ATTEMPTS - 1)(_run_task)
-    # In a list, so that a task gets a reference, and a worker fetches the job once.
+    # In a list, so that tasks get a reference, and a worker fetches the job once.
     setup = [ray.put(_Setup(job, cpus, onegru._native.version(), os.getcwd()))]  # noqa: PTH109
     tasks = {run.remote(setup, item): item for item in divide(parts, sum(n // cpus for n in most))}
     try:
@@ -144,9 +144,9 @@ def _run(ray: Any, job: Job, parts: Sequence[Part], on_rows: Callable[[int], Non
 
 
 def divide(parts: Sequence[Part], workers: int) -> list[list[Part]]:
-    """The parts in items of similar size, which overlap as little as possible.
+    """Return the parts as items of similar size, which overlap as little as possible.
 
-    An item that begins within row groups reads what comes before in vain.
+    An item that begins within row groups must also read the rows before it.
     """
     least, most = (max(1, int(len(parts) * share / workers)) for share in (_SMALLEST, _LARGEST))
     items: list[list[Part]] = [[]]
@@ -161,7 +161,7 @@ def divide(parts: Sequence[Part], workers: int) -> list[list[Part]]:
 
 @dataclass(frozen=True)
 class _Setup:
-    """What all tasks share: the job, and what must be on a worker as it is here."""
+    """Data that all tasks share: the job, and the settings that must be the same on a worker."""
 
     job: Job
     threads: int
@@ -171,7 +171,7 @@ class _Setup:
 
 @lru_cache(1)
 def _fetch(setup: Any) -> _Setup:
-    """The setup, fetched once by each worker, so that the model is loaded once."""
+    """Return the setup, which each worker fetches once, so that the model is loaded once."""
     import ray
 
     fetched: _Setup = ray.get(setup)
@@ -179,14 +179,14 @@ def _fetch(setup: Any) -> _Setup:
 
 
 def _run_task(setup: Sequence[Any], parts: Sequence[Part]) -> None:
-    """Do those of some parts that are not there; parts that are there are of a worker that died."""
+    """Score the missing parts of a task; a worker that died may have written the others."""
     shared, job, here = _fetch(setup[0]), _fetch(setup[0]).job, onegru._native.version()
     if here != shared.version:
         raise SpecError.of(
             "ray", f"onegru {here} on {socket.gethostname()}; must be {shared.version}, as here"
         )
     set_num_threads(shared.threads)
-    # Where the directory is missing, only relative paths cannot be found.
+    # If the folder is missing, only relative paths cannot be found.
     with chdir(shared.folder) if Path(shared.folder).is_dir() else nullcontext():
         folder = Folder(Path(job.output))
         if not folder.path.is_dir():

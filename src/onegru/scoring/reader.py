@@ -19,11 +19,11 @@ class Window(NamedTuple):
 
     part: Part
     rows: Rows
-    first_row: int  # the first row, counted from the first of the file
+    first_row: int  # the first row, counted from the start of the file
 
 
 def read_windows(scorer: Scorer, plan: Plan, parts: Sequence[Part], largest_row: int) -> Iterator[Window]:
-    """Read parts. Where a window ends depends only on the files and the plan, not on which parts are read."""
+    """Yield the rows of parts in windows, whose limits depend only on the files and the plan."""
     most = plan.part_bytes + plan.part_bytes // 4
 
     def begin(part: Part, first: int) -> Window:
@@ -46,7 +46,7 @@ def read_windows(scorer: Scorer, plan: Plan, parts: Sequence[Part], largest_row:
 
 
 class _Reader:
-    """Reads the parts of the same row groups, one after the other."""
+    """Reader of parts from the same row groups, in order."""
 
     def __init__(self, scorer: Scorer, plan: Plan, part: Part, largest_row: int) -> None:
         self._schema, self._largest_row = plan.schema, largest_row
@@ -54,10 +54,10 @@ class _Reader:
         names = [field.column for field in scorer.program.fields]
         self._tables = _joined(_tables(plan, part), plan, names)
         self._rest = plan.schema.empty_table()
-        self._at = 0  # the row that comes next, counted from the first of the row groups
+        self._at = 0  # the next row, counted from the start of the row groups
 
     def read(self, part: Part, most: int) -> Iterator[tuple[int, pa.Table]]:
-        """The rows of a part, in tables of at most `most` bytes or of one row; each with its first row."""
+        """Yield the rows of a part in tables of at most `most` bytes or one row, each with its first row."""
         end = part.first + part.rows
         while self._at < end:
             if not len(self._rest):
@@ -75,7 +75,7 @@ class _Reader:
                     at += len(piece)
 
     def _check_rows(self, table: pa.Table, first: int) -> None:
-        """Raise FormatError if a single row takes too much."""
+        """Raise FormatError if a single row takes too much memory."""
         size = bytes_of(table)
         if size <= self._largest_row:
             return
@@ -89,22 +89,22 @@ class _Reader:
 
 
 def _tables(plan: Plan, part: Part) -> Iterator[pa.Table]:
-    """The rows of a part's row groups, as many at once as Arrow decodes."""
+    """Yield the rows of a part's row groups, as Arrow decodes them."""
     names = plan.schema.names
     with opened(part.path, part.coded) as file, naming(part.path):
         check_same(plan, part.path)
-        for group in part.groups:  # group by group: Arrow does not put some types together beyond one
+        for group in part.groups:  # one by one, because Arrow cannot join some types across groups
             for batch in file.iter_batches(part.batch, row_groups=[group], columns=names, use_threads=False):
                 batch.validate(full=True)
                 yield pa.Table.from_batches([batch]).select(names)
 
 
 def _joined(tables: Iterator[pa.Table], plan: Plan, names: Sequence[str]) -> Iterator[pa.Table]:
-    """Small tables together, as each costs time, with the columns of these names in one piece."""
+    """Join small tables, because each has a cost, and combine the chunks of the named columns."""
     held: list[pa.Table] = []
     size = 0
     for table in tables:
-        is_small = bytes_of(table) <= plan.part_bytes // STEPS  # else it is split before its values are made
+        is_small = bytes_of(table) <= plan.part_bytes // STEPS  # otherwise it is split first
         if held and (not is_small or size > plan.part_bytes // STEPS):
             yield _in_one_piece(held, names)
             held, size = [], 0
@@ -126,7 +126,7 @@ def _in_one_piece(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
 
 
 def _split(table: pa.Table, most: int) -> Iterator[pa.Table]:
-    """A table in halves until each takes at most `most` bytes, or is a row."""
+    """Split a table in halves until each takes at most `most` bytes, or is a single row."""
     if len(table) < 2 or bytes_of(table) <= most:
         yield table
         return
@@ -136,7 +136,7 @@ def _split(table: pa.Table, most: int) -> Iterator[pa.Table]:
 
 
 def _with_values(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A table of this schema, with the values of dictionaries: each piece would have all of a dictionary."""
+    """Return a table of this schema with plain values, because each piece would repeat a dictionary."""
     for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             plain = field.with_type(schema.field(field.name).type)

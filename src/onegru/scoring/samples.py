@@ -1,4 +1,4 @@
-"""Rows of Parquet files as inputs of a model: samples for `onegru.quantize`."""
+"""Read rows of Parquet files as inputs of a model: samples for `onegru.quantize`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from onegru.scoring.programs.model_inputs import ModelInputs
 from onegru.scoring.programs.program import LayersProgram
 from onegru.scoring.scorer import columns_of, find_faults
 
-#: How many rows are read, unless more are asked for.
+#: Default number of rows.
 ROWS = 100
 
 _AT_ONCE = 32  # rows that are decoded at once
@@ -37,17 +37,17 @@ def read_samples(
     axes: Mapping[str, Sequence[str]] | None = None,
     rows: int = ROWS,
 ) -> list[dict[str, Any]]:
-    """The first rows of Parquet files as samples for `onegru.quantize`, each as a separate run.
+    """Read the first rows of Parquet files as samples for `onegru.quantize`, each for a separate run.
 
     Args:
-        model: what is to be quantized: a model or its file, a layer or a stack.
+        model: the model to quantize: a model or its file, a layer or a stack.
         files: a Parquet file, a folder of them, a pattern such as "logs/*.parquet", or a list of these.
-        inputs: the column of each of the model's inputs, as for `Scorer`; states without one are zeros.
-        axes: of a model's inputs, as for `Scorer`, but that "batch" and "time" may both be missing.
-        rows: how many rows to take at most.
+        inputs: the column of each of the model's inputs, as for `Scorer`; states without a column are zeros.
+        axes: axes of a model's inputs, as for `Scorer`, except that "batch" and "time" may both be missing.
+        rows: the largest number of rows. Default: 100.
 
     Raises:
-        SpecError: an argument is invalid, a column is missing or does not fit.
+        SpecError: an argument is invalid, or a column is missing or does not fit.
         FormatError: a file is broken, has a row that cannot be run, or no file has a row.
         OSError: a file cannot be read.
     """
@@ -74,7 +74,7 @@ def read_samples(
 
 
 def _rows(path: Path, fields: Sequence[Field], most: int) -> Iterator[tuple[dict[str, Array], Array]]:
-    """The first rows of a file, each as a separate batch, as `Program.run` takes it."""
+    """Yield the first rows of a file, each as a separate batch for `Program.run`."""
     names = list(dict.fromkeys(field.column for field in fields))
     with opened(str(path)) as file, naming(str(path)):
         with prefixed_errors(f"{path}: "):

@@ -1,4 +1,4 @@
-"""`score`: run a model over Parquet files, and resume stopped runs."""
+"""Run a model over Parquet files, and resume stopped runs."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from onegru.scoring.pipeline import Job, Progress
 from onegru.scoring.programs.source import model_digest
 from onegru.scoring.scorer import Scorer
 
-#: How much memory a run may take, unless it is told otherwise.
+#: Default memory limit of a run.
 MEMORY = 1 << 30
 
-# What a process takes that scores nothing: Python, NumPy, Arrow, ONNX Runtime, a small model.
+# Memory of a process that scores nothing: Python, NumPy, Arrow, ONNX Runtime, a small model.
 _BASE = 256 << 20
-# How many times the rows of a part are in memory at most, in one form or another: being read, waiting, as
-# they are computed (in Arrow's form and in the model's), as outputs, and being written; and what allocators
-# keep for later.
+# Copies of a part's rows in memory at most: being read, waiting, being computed (in Arrow's and in the
+# model's layout), as outputs, and being written; and the memory that allocators keep.
 _COPIES = 12
 _LEAST_PART = 1 << 20
-_LARGEST_ROW = 80  # times which it fits: some dozens may be decoded at once
+_LARGEST_ROW = 80  # number of largest rows that fit in memory, because some dozens may be decoded at once
 
-#: Does parts of a job.
+#: Function that scores parts of a job.
 Execute = Callable[[Job, Sequence[Part], Callable[[int], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What a run did.
+    """Result of a run of `score`.
 
     Attributes:
         output: the folder of results.
-        files: how many files were read.
-        rows: how many rows the results have.
-        skipped: how many rows were skipped, or have null outputs; `_errors/` in the folder names them.
-        parts: how many files the results have.
-        parts_before: how many of them were there when the run began.
-        rows_now: how many rows this run has scored.
-        seconds: how long it took.
+        files: the number of files that were read.
+        rows: the number of rows in the results.
+        skipped: the number of rows that were skipped, or have null outputs; `_errors/` in the folder lists
+            them.
+        parts: the number of files with results.
+        parts_before: the number of them that existed before the run.
+        rows_now: the number of rows that this run scored.
+        seconds: the duration of the run.
     """
 
     output: str
@@ -73,23 +73,25 @@ def score(
 ) -> Scoring:
     """Score the rows of Parquet files, and write them as Parquet, in the order of the input.
 
-    Reading, computing and writing overlap. Each file of the results appears whole; after a crash or Ctrl-C
-    the same call does what is missing, and when nothing is, it does nothing.
+    Reading, computing and writing overlap. Each file of the results is written atomically. After a crash or
+    Ctrl-C, the same call scores the missing rows. If the run is complete, it does nothing.
 
     Args:
         scorer: the model, its columns, and the handling of invalid rows.
         inputs: Parquet files, folders of them, patterns such as "logs/*.parquet".
-        output: the folder of results: new, empty, or that of an earlier run with the same arguments on the
-            same files; with any, if that has not written a part. In none of the folders that are read.
-        memory: how many bytes the process may take, all in all; docs/guides/scoring.md says what for. At
-            most the machine's memory counts.
-        progress: called with the rows that are done and the number of all rows.
-        execute: what does the work. Default: None (this process).
+        output: the folder of results: new, empty, or from an earlier run with the same arguments and files.
+            If that run has written no part, the arguments may differ. It must not be in a folder that is
+            read.
+        memory: memory limit of the process in bytes, at most the machine's memory; see
+            docs/guides/scoring.md.
+        progress: called with the number of finished rows and of all rows.
+        execute: the function that does the work, such as `on_ray(…)`. Default: None (this process).
 
     Raises:
-        SpecError: an argument is invalid, a column is missing or does not fit, or the folder holds the
-            results of another run, or one that is at work.
-        FormatError: a file is broken, a row cannot be run (and the scorer raises), or takes too much memory.
+        SpecError: an argument is invalid, a column is missing or does not fit, or the folder has results of
+            another run, or a run is active in it.
+        FormatError: a file is broken, a row cannot be run (with on_error="raise"), or a row takes too much
+            memory.
         OSError: a file cannot be read or written.
     """
     if not isinstance(scorer, Scorer):
@@ -103,7 +105,7 @@ def score(
     for path in paths:
         if Path(os.path.realpath(folder.path)) in Path(os.path.realpath(path)).parents:
             raise SpecError(f"{path}: lies in the folder of results; must not")
-    # Read before the folder is locked, so that a run that is refused makes none.
+    # Before the folder is locked, so that a rejected run does not create one.
     plan = make_plan(scorer, paths, _part_bytes(folder.path, memory, folder.manifest()))
     manifest = _manifest(scorer, plan)
     with folder.locked():
@@ -146,7 +148,7 @@ def _run(
     progress: Progress | None,
     execute: Execute | None,
 ) -> int:
-    """Do the parts that are not done, and return how many rows they have."""
+    """Score the missing parts, and return their number of rows."""
     parts = [part for part in plan.parts if part.number not in done]
     total, rows_now = (sum(part.rows for part in some) for some in (plan.parts, parts))
     finished = total - rows_now
@@ -164,7 +166,7 @@ def _run(
 
 
 def _part_bytes(output: Path, memory: int, before: dict[str, Any] | None) -> int:
-    """How much memory a part takes: that of the earlier run, else as much as the memory allows."""
+    """Return the memory of a part: as in the earlier run, or as much as the limit allows."""
     most = (memory - _BASE) // _COPIES
     wanted = _LEAST_PART
     if before is not None:
@@ -179,7 +181,7 @@ def _part_bytes(output: Path, memory: int, before: dict[str, Any] | None) -> int
 
 
 def _manifest(scorer: Scorer, plan: Plan) -> dict[str, Any]:
-    """What makes a run the same as another, in types that JSON has."""
+    """Return the data that identify a run, in JSON types."""
     return {
         "onegru": onegru._native.version(),
         "model": model_digest(scorer.model),

@@ -26,22 +26,22 @@ from onegru.scoring.parallel import BatchMap, batch_map
 from onegru.scoring.programs.program import Program
 from onegru.scoring.programs.source import open_program
 
-# What the error of a row says that you can do.
+# Hint at the end of a row's error.
 _GOES_ON = "; on_error (--on-error) can skip such rows"
 
-#: What may happen to rows that cannot be run.
+#: Handling of rows that cannot be run.
 ON_ERROR = ("raise", "skip", "null")
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedRow:
-    """A row that was not run.
+    """Row that was not run.
 
     Attributes:
-        row: its index in the table that the scorer was given.
-        column: where the fault is; empty where the model fails on the row.
-        reason: what is wrong.
-        kept: the row's values in the columns that are kept.
+        row: its index in the input table.
+        column: the column with the fault; "" if the model fails on the row.
+        reason: the fault.
+        kept: the row's values in the columns of `keep`.
     """
 
     row: int
@@ -54,13 +54,13 @@ class SkippedRow:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What `Scorer.run` returns.
+    """Result of `Scorer.run`.
 
     Attributes:
-        table: the rows, in the order of the input: the columns kept, then the outputs.
+        table: the rows, in the order of the input: the columns of `keep`, then the outputs.
         skipped: the rows that were not run, in the same order.
-        steps: of all rows that were run.
-        padding: steps that were only run because rows of a batch differ in length.
+        steps: the number of steps of all rows that were run.
+        padding: the number of additional steps, because rows of a batch differ in length.
     """
 
     table: pa.Table
@@ -72,11 +72,11 @@ class Scored:
 
 
 class Scorer:
-    """Runs a model over the rows of Arrow tables, whose sequences may have any lengths.
+    """Run a model over the rows of Arrow tables, whose sequences may have any lengths.
 
-    A row's result does not depend on other rows, bit for bit where all operators are onegru's:
-    docs/guides/scoring.md says what holds for others. The model is loaded when it is first needed, once a
-    process: until then, and in pickles, a scorer is no more than its arguments.
+    A row's result does not depend on other rows. It is the same bit for bit if all operators are onegru's;
+    see docs/guides/scoring.md for other operators. Each process loads the model on first use. Until then, and
+    in pickles, a scorer consists of its arguments.
 
         scorer = Scorer("model.pt", inputs={"X": "events"}, keep=["id"])
         scored = scorer(table)
@@ -86,34 +86,33 @@ class Scorer:
     Args:
         model: the name of a file that `onegru.load` or `onegru.load_layers` reads; or a `GRU`, `Stack` or
             `Model`, which is pickled as a whole.
-        inputs: the column of each of the model's inputs; those that are not named take the column of their
-            own name. A layer's inputs are "X", "A" if it takes attention scores, and "initial_h", the states
-            of all layers and directions side by side, zeros if not named.
-        outputs: the outputs wanted, or the name of a column for each; None for all of a model, and for "Y_h"
-            of a layer, the last layer's last state. A layer also has "Y", the state after every step, and
+        inputs: the column of each of the model's inputs. Default for an input: the column of the same name. A
+            layer's inputs are "X", "A" for attention scores, and "initial_h", the concatenated states of all
+            layers and directions (default: zeros).
+        outputs: names of outputs, or a column for each. Default: None (all outputs of a model; "Y_h", the
+            last layer's last state, of a layer). A layer also has "Y", the state after every step, and
             "states", the last states of all layers.
-        keep: columns that are carried over.
-        nodes: GRUs to take by name, the lowest first, of a file that holds several; then a layer or stack is
-            run, also if the file is a model.
-        axes: where a model's shapes leave it open: for an input, the names of its axes in order, of which one
-            is "batch" and one "time", as {"X": ("batch", "time", "feature")}.
-        pad: let rows of different lengths share a batch of a whole model, which must have an input of
-            lengths and ignore what comes after the end of a row; refused where a trial shows that it does
-            not. Faster where few rows have the same length. Layers always do.
-        batch: how many steps a batch has, padding included, at most 131072; None for what was measured to be
-            fast.
+        keep: columns to copy to the result.
+        nodes: names of GRUs in a file with several, the lowest first. They are then run as a layer or stack,
+            even if the file is a model.
+        axes: for an input whose shape is ambiguous, the names of its axes in order, with one "batch" and one
+            "time": {"X": ("batch", "time", "feature")}.
+        pad: whether rows of different lengths share a batch of a whole model, which is faster if few rows
+            have equal lengths. The model must have an input for lengths, and must ignore padding: a trial run
+            checks it. Layers always pad.
+        batch: steps of a batch, padding included, at most 131072. Default: None (8192).
         on_error: handling of a row that is invalid because it is null, empty, has another width, contains a
-            null or NaN, or because the model fails on it: "raise" an error that names it,
-            "skip" the row, or "null" for its outputs.
-        weight_storage: storage type of the weights of float32 GRUs in a file, as in `onegru.GRU`; None for
-            float32. Layers and models that are given have their own storage.
+            null or NaN, or because the model fails on it: "raise" an error that names it, "skip" the row, or
+            "null" for its outputs.
+        weight_storage: storage type of the weights of float32 GRUs in a file, as in `onegru.GRU`. Default:
+            None (float32). GRUs, stacks and models have their own storage.
         activation_storage: type to which activations are rounded, as in `onegru.GRU`.
-        num_threads: how many threads the process computes with, as `onegru.set_num_threads`; None to leave
-            that as it is. Layers run a batch in each of them: meanwhile, other calls of onegru in the process
-            have one thread each.
+        num_threads: number of threads of the process, as in `onegru.set_num_threads`. Default: None
+            (unchanged). Each thread runs a batch of a layer. Meanwhile, other calls of onegru in the process
+            use one thread each.
 
     Raises:
-        SpecError: an argument is invalid; what concerns the model is only told when it is loaded.
+        SpecError: an argument is invalid. Arguments that depend on the model are checked when it is loaded.
     """
 
     __module__ = "onegru.scoring"
@@ -171,7 +170,7 @@ class Scorer:
         return self._model
 
     def arguments(self) -> dict[str, object]:
-        """The arguments that results depend on, beside the model, in types that JSON has."""
+        """The arguments that results depend on, except the model, in JSON types."""
         return {
             "columns": self._inputs,
             "outputs": self._outputs,
@@ -187,26 +186,26 @@ class Scorer:
 
     @property
     def keep(self) -> tuple[str, ...]:
-        """The columns that are carried over."""
+        """The columns that are copied to the result."""
         return self._keep
 
     @property
     def on_error(self) -> str:
-        """What becomes of rows that cannot be run."""
+        """Handling of rows that cannot be run."""
         return self._on_error
 
     @property
     def num_threads(self) -> int | None:
-        """How many threads the process computes with; None where that is left as it is."""
+        """Number of threads of the process; None if it is unchanged."""
         return self._num_threads
 
     @property
     def program(self) -> Program:
-        """The model, loaded at the first call.
+        """The program of the model, loaded on first use.
 
         Raises:
             SpecError, FormatError, MissingExtraError, OSError: as `onegru.load` and `onegru.load_layers`;
-                SpecError also if an input or output is not there, or its axes are not known.
+            SpecError also if an input or output does not exist, or its axes are unknown.
         """
         if self._program is None:
             if self._num_threads is not None:
@@ -217,14 +216,14 @@ class Scorer:
         return self._program
 
     def columns(self) -> tuple[str, ...]:
-        """The columns that it reads, each once; tables may have others."""
+        """The columns that the scorer reads, each once; tables may have others."""
         return tuple(dict.fromkeys((*self._keep, *(field.column for field in self.program.fields))))
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of what `scorer(table)` returns for tables of this schema.
+        """Return the schema of `scorer(table)` for tables of this schema.
 
         Raises:
-            SpecError: a column is missing, there twice, or of a type that does not fit.
+            SpecError: a column is missing, duplicated, or has an unsuitable type.
         """
         for field in self.program.fields:
             check_type(field, schema)
@@ -249,22 +248,22 @@ class Scorer:
         return self.run(rows).table
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Score record batches one by one, as Spark's `mapInArrow` hands them out. Raises as a call does.
+        """Score record batches one by one, as for Spark's `mapInArrow`. Raises the errors of a call.
 
-        Lists of a fixed size, as a call gives, become plain ones: Spark knows no others.
+        Lists of a fixed size become lists of any size, because Spark knows no others.
         """
         for batch in batches:
             table = self(batch)
             yield from table.cast(plain_lists(table.schema)).to_batches()
 
     def run(self, rows: pa.Table | pa.RecordBatch) -> Scored:
-        """Score the rows of a table, as a call does, and say which were skipped.
+        """Score the rows of a table, and return the skipped rows too.
 
         Args:
-            rows: as for a call.
+            rows: a table or record batch.
 
         Raises:
-            SpecError, FormatError: as a call does.
+            SpecError, FormatError: as a call.
         """
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
@@ -279,8 +278,8 @@ class Scorer:
         """Begin to score rows.
 
         Returns:
-            what waits for the end; raises FormatError if another runtime fails on its part: on all rows of a
-            batch, or, where errors are raised, on one.
+            a function that waits for the result. It raises FormatError if another runtime fails on all rows
+            of a batch, or, with on_error="raise", on one row.
         """
         program = self.program
         fields = {name: item.ragged() for name, item in rows.fields.items()}
@@ -288,7 +287,7 @@ class Scorer:
         assembly = Assembly(program.results, lengths)
 
         def try_rows(chosen: Array) -> OneGRUError | None:
-            """Run rows; where that fails, each half, down to the row on which it does."""
+            """Run rows; if that fails, run each half, down to the failing row."""
             own = lengths[chosen]
             longest = int(own[0])
             arrays = {
@@ -299,7 +298,7 @@ class Scorer:
             }
             try:
                 assembly.add(chosen, own, program.run(arrays, own))
-            except (FormatError, SpecError) as error:  # of a GRU node that gets invalid values
+            except (FormatError, SpecError) as error:  # a GRU node gets invalid values
                 if len(chosen) == 1:
                     row_name = rows.skip(int(chosen[0]), str(error))
                     if self._on_error == "raise":
@@ -312,7 +311,7 @@ class Scorer:
 
         def run(chosen: Array) -> int:
             error = try_rows(chosen)
-            if error is not None and len(chosen) > 1:  # it is the model
+            if error is not None and len(chosen) > 1:  # otherwise the model fails
                 raise error
             return int(lengths[chosen[0]]) * len(chosen)
 
@@ -322,7 +321,7 @@ class Scorer:
         def end() -> Scored:
             steps = int(lengths.sum())
             padding = sum(counts) - steps
-            # The functions here refer to each other, so that Python would keep the numbers for long.
+            # These functions refer to each other, so Python would keep the values for long.
             fields.clear()
             rows.fields.clear()
             return Scored(*rows.results(assembly.arrays()), steps, padding)
@@ -331,24 +330,24 @@ class Scorer:
 
 
 class Rows:
-    """Rows that are scored together, gathered from one table after another."""
+    """Rows that are scored together, gathered from successive tables."""
 
     def __init__(
         self, scorer: Scorer, schema: pa.Schema, words: str = "row ", first: int = 0, room: int = 0
     ) -> None:
         self._scorer = scorer
         self._schema = scorer.schema(schema)
-        self._words, self._first = words, first  # what messages call rows, and the number of the first
+        self._words, self._first = words, first  # the word for rows in messages, and the number of the first
         self.fields = {field.name: Gathered(field, room) for field in scorer.program.fields}
         self._kept: list[pa.Table] = []
         self._is_run: list[Array] = []
         self._skipped: dict[int, SkippedRow] = {}
         self.count = 0
-        #: What the rows and their outputs take, about.
+        #: Approximate memory of the rows and their outputs.
         self.bytes = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Add the rows of a table, and gather the numbers of those that can be run."""
+        """Add the rows of a table, and gather the values of valid ones."""
         fields, results = self._scorer.program.fields, self._scorer.program.results
         faults = find_faults(fields, rows)
         if faults and self._scorer.on_error == "raise":
@@ -381,7 +380,7 @@ class Rows:
         return f"{self._words}{self._first + row}"
 
     def results(self, outputs: Sequence[pa.Array]) -> tuple[pa.Table, tuple[SkippedRow, ...]]:
-        """The rows, with the outputs of those that were run; and those that were skipped."""
+        """Return all rows with their outputs, and the skipped rows."""
         kept, is_run = pa.concat_tables(self._kept), np.concatenate(self._is_run)
         skipped, keep = self._skipped, self._scorer.keep
         listed: tuple[SkippedRow, ...] = ()
@@ -392,7 +391,7 @@ class Rows:
             listed = tuple(
                 replace(skipped[row], kept=own) for row, own in zip(sorted(skipped), values, strict=True)
             )
-            indices = np.cumsum(is_run) - 1  # of rows among the outputs
+            indices = np.cumsum(is_run) - 1  # indices of rows among the outputs
             if self._scorer.on_error == "skip":
                 kept = kept.filter(pa.array(~is_empty)) if keep else kept
                 indices, is_empty = indices[~is_empty], is_empty[~is_empty]
@@ -401,7 +400,7 @@ class Rows:
 
 
 def find_faults(fields: Sequence[Field], rows: pa.Table) -> dict[int, SkippedRow]:
-    """The rows that cannot be run, each with the first fault that was found."""
+    """Return the rows that cannot be run, each with its first fault."""
     found: dict[int, SkippedRow] = {}
     for field in fields:
         for row, reason in find_bad_rows(field, rows.column(field.column)).items():
@@ -421,7 +420,7 @@ def find_faults(fields: Sequence[Field], rows: pa.Table) -> dict[int, SkippedRow
 
 
 def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Names, each once."""
+    """Check and return names, each once."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise SpecError.of(argument, f"{shown(names)}; must be a list of names")
     listed = tuple(names)
@@ -432,7 +431,7 @@ def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def columns_of(argument: str, columns: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
-    """A column for each name; a list stands for columns of the same names."""
+    """Return a column for each name; a list means columns of the same names."""
     if not isinstance(columns, Mapping):
         return {name: name for name in _names(argument, columns)}
     for name, column in columns.items():

@@ -25,7 +25,7 @@ COPIES = movers(Elements.KEPT | Elements.REPEATED, casts=True, without=("Flatten
 
 
 class TimeAnalysis:
-    """The axes of a model's values, and how its operators lead from one to another."""
+    """Axes of a model's values, and the moves of axes from value to value."""
 
     def __init__(self, flow: Flow, states: Mapping[str, str], opset: int) -> None:
         self.flow = flow
@@ -33,12 +33,12 @@ class TimeAnalysis:
         self.opset = opset
         self.axes = Axes()
         self.known: dict[str, tuple[Axis, ...] | None] = {}
-        self.moves: dict[int, list[Move] | None] = {}  # None: an operator that no rule knows
-        self.beside: dict[int, list[Move]] = {}  # of inputs that depend on no input of the model
-        self.measured: dict[str, tuple[Axis, str]] = {}  # the sizes that Shape gives: of which axis and value
-        self.computed: dict[str, frozenset[str]] = {}  # sizes made of measured ones, by their own names
-        self.sized: dict[str, tuple[Size, ...]] = {}  # integers, as far as they are numbers and such sizes
-        self.numbered: dict[int, tuple[str, int]] = {}  # by `_number`
+        self.moves: dict[int, list[Move] | None] = {}  # None: an operator without a rule
+        self.beside: dict[int, list[Move]] = {}  # of inputs that do not depend on the model's inputs
+        self.measured: dict[str, tuple[Axis, str]] = {}  # sizes that Shape returns, with their axis and value
+        self.computed: dict[str, frozenset[str]] = {}  # sizes computed from measured ones, by their names
+        self.sized: dict[str, tuple[Size, ...]] = {}  # integers, if known as numbers or such sizes
+        self.numbered: dict[int, tuple[str, int]] = {}  # see `_number`
         self.lost: dict[int, set[int]] = {}  # factors that a Reshape cuts
         self.inputs = [name for name in flow.inputs if not flow.holds(name)]
         self.dynamic = set(self.inputs)
@@ -66,19 +66,19 @@ class TimeAnalysis:
     # Which axes are the same
 
     def shape(self, name: str) -> Shape | None:
-        """A value's shape; where only its rank is known, with their own names for the sizes."""
+        """Return a value's shape; if only its rank is known, with names for the sizes."""
         shape, axes = self.flow.shape(name), self.known.get(name)
         if shape is None and axes is not None:
             return tuple(f"{name}#{axis}" for axis in range(len(axes)))
         return shape
 
     def call(self, op: Op) -> Call:
-        """An operator with the shapes of its inputs."""
+        """Return an operator with the shapes of its inputs."""
         shapes = tuple(self.shape(name) if name else None for name in op.inputs)
         return Call(op, self.flow, shapes, self.opset)
 
     def _find_axes(self, op: Op) -> None:
-        """Find out the axes of what an operator gives."""
+        """Find the axes of an operator's outputs."""
         call, operator = self.call(op), operator_of(op.kind)
         moves: list[Move] | None = None
         self._measure(op)
@@ -94,7 +94,7 @@ class TimeAnalysis:
                 if any(name in self.dynamic and self.known.get(name) is None for name in op.inputs):
                     moves = None
                 elif any(move.axis >= len(self.known[op.inputs[move.input]] or ()) for move in moves):
-                    moves = None  # ranks that contradict each other
+                    moves = None  # contradictory ranks
             except (UnknownOpError, *BROKEN):
                 moves = None
         self.moves[id(op)] = moves
@@ -108,7 +108,7 @@ class TimeAnalysis:
             self._fill(op, number[:1], [])
 
     def _measure(self, op: Op) -> None:
-        """Follow integers that are made of the sizes of axes, whatever is known of these sizes."""
+        """Follow integers that are computed from the sizes of axes, even if these sizes are unknown."""
         if op.bodies or not op.outputs or not op.inputs:
             return
         integers = self.sized.get(op.inputs[0]) if op.kind == "Shape" else None
@@ -141,7 +141,7 @@ class TimeAnalysis:
             self.sized[op.outputs[0]] = found
 
     def _computed_sizes(self, op: Op, known: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
-        """Names for what is computed of fixed sizes in a way that these do not show, such as halves."""
+        """Return names for results of fixed sizes that do not show their origin, such as halves."""
         numbers = self.flow.constant(op.outputs[0])
         if numbers is None or numbers.ndim > 1 or numbers.size > MOST_SIZES:
             return None
@@ -154,13 +154,13 @@ class TimeAnalysis:
         return names
 
     def sizes_in(self, name: str) -> tuple[Size, ...] | None:
-        """Integers, as far as they are numbers and measured sizes; None if they are not known."""
+        """Return integers as numbers and measured sizes; None if they are not known."""
         if name in self.dynamic:
             return self.sized.get(name)
         return as_sizes(self.flow.constant(name))
 
     def _number(self, op: Op) -> tuple[str, int] | None:
-        """The size of an axis that a Range numbers, as measured, and the whole number between its numbers."""
+        """Return the measured size of the axis that a Range numbers, and its integer increment."""
 
         def sizes_of(name: str) -> tuple[Size, ...] | None:
             sizes, known = self.sizes_in(name), self.flow.sizes(name)
@@ -179,7 +179,7 @@ class TimeAnalysis:
         return (sizes[0], int(step)) if is_each else None
 
     def _fill(self, op: Op, sizes: tuple[Size, ...] | None, moves: list[Move]) -> None:
-        """What is made as long as axes of other values has the same axes."""
+        """Give the axes of other values to a value that is filled to their lengths."""
         axes = self.known.get(op.outputs[0])
         if sizes is None or (axes is not None and len(axes) < len(sizes)):
             return
@@ -189,7 +189,7 @@ class TimeAnalysis:
             parts = str(size).split(TIMES)
             numbers = [part for part in parts if part.isdecimal()]
             if len(numbers) != len(parts) - 1 or self.measured.keys().isdisjoint(parts):
-                continue  # of a product, the order is not known: it is that of what it is joined with
+                continue  # the order of a product is unknown: use the order of the value that it joins
             factors = tuple(
                 factor
                 for part in parts
@@ -203,7 +203,7 @@ class TimeAnalysis:
 
     def _given(self, op: Op, output: int, moves: list[Move] | None) -> tuple[Axis, ...] | None:
         shape = self.flow.shape(op.outputs[output])
-        if moves is None:  # perhaps it keeps the axes
+        if moves is None:  # the operator may keep the axes
             source = next((name for name in op.inputs if name in self.dynamic), "")
             axes = self.known.get(source)
             if axes is None or (shape is not None and len(shape) != len(axes)):
@@ -269,7 +269,7 @@ class TimeAnalysis:
         )
         return []
 
-    # What is lost
+    # Lost steps
     def is_carried(self, op: Op) -> bool:
         """Whether the states of a recurrence are states of the stream."""
         return all(
@@ -281,7 +281,7 @@ class TimeAnalysis:
         )
 
     def needed(self, recurrent: list[Op], dropped: Mapping[int, int] | None = None) -> set[str]:
-        """The values that outputs and recurrences depend on, beside what only a new state is made of."""
+        """Return the values that outputs and recurrences depend on, except those only for a new state."""
         needed = {name for name in self.flow.outputs if name not in self.states.values()}
         needed.update(name for op in recurrent for name in (*op.inputs, *op.outputs))
         for op in reversed(self.ops):
@@ -291,34 +291,34 @@ class TimeAnalysis:
         return needed - {""}
 
     def all_steps(self, op: Op) -> tuple[int, int] | None:
-        """The axis that a Gather takes whole, and that of the indices that numbers it; None for others."""
+        """Return the axis that a Gather reads completely, and the axis of its indices; None for others."""
         for move in (self.moves[id(op)] or ()) if op.kind == "Gather" else ():
             if move.input == 0 and move.axis == self.call(op).axis(0) and move.to is not None:
                 return None if move.hazard else (move.axis, move.to - move.axis)
         return None
 
     def moved_to(self, name: str, moves: Collection[str] = MOVES) -> set[str]:
-        """The values that hold this one, moved or joined with others."""
+        """Return the values that contain this one, moved or joined with others."""
         return set(moved_to(self.flow, name, moves))
 
     def factors(self, name: str, axis: int) -> Axis:
-        """What an axis of a value is made of."""
+        """Return the factors of an axis."""
         axes = self.known.get(name)
         return () if axes is None or axis >= len(axes) else self.axes.flat(axes[axis])
 
     def start_of(self, op: Op, name: str) -> Array | None:
-        """What a recurrence starts from, its rows as one if they are the same; None if it is computed."""
+        """Return the initial state of a recurrence, with equal rows as one; None if it is computed."""
         recurrence = recurrence_of(op)
         rows = 0 if recurrence is not None and recurrence.is_batch_first(op) else 1
         return np.zeros((1, 1, 1)) if self.flow.fill(name) == 0 else constant_start(self.flow, name, rows)
 
     def outside(self, name: str, streamed: Collection[str]) -> str | None:
-        """The input of the model, not one of these, that a value is or is a part of; None for others."""
+        """Return the input of the model, except these, that contains a value; None for others."""
         *_, source = moved_from(self.flow, name, PARTS)
         return source if source in self.inputs and source not in streamed else None
 
     def starts_alone(self, name: str) -> bool:
-        """Whether the parts of an input are nothing but what recurrences start from."""
+        """Whether recurrences use the parts of an input only as initial states."""
         parts = self.moved_to(name, PARTS)
         ops = [(op, part) for part in parts for op in self.flow.consumers.get(part, ())]
         return parts.isdisjoint(self.flow.outputs) and all(
@@ -330,12 +330,12 @@ class TimeAnalysis:
 
 
 def _without_states(op: Op) -> list[str]:
-    """What a recurrence takes beside its initial states."""
+    """Return the inputs of a recurrence except its initial states."""
     states = {first for first, _ in operator_of(op.kind).states}
     return [name for index, name in enumerate(op.inputs) if index not in states]
 
 
 def time_axis(op: Op) -> int:
-    """The axis of a recurrence's sequence that is time."""
+    """Return the time axis of a recurrence's sequence."""
     recurrence = recurrence_of(op)
     return 0 if recurrence is None else recurrence.time_axis(op)

@@ -1,4 +1,4 @@
-"""Find the axes of a model's values that are the same axis.
+"""Find the axes of a model's values that are equal.
 
 An axis is a tuple of factors: one number for most axes, two for [batch·time]. If an operator combines two
 axes element by element, their factors become the same.
@@ -12,11 +12,11 @@ from onegru.dataflow.operator import Size
 
 Axis = tuple[int, ...]
 
-_MOST_FACTORS = 64  # of one axis; hostile files could have it double with each node
+_MOST_FACTORS = 64  # of one axis; in a malicious file, the number could double with each node
 
 
 class Axes:
-    """Factors, of which some turn out to be the same."""
+    """Factors, some of which are equal."""
 
     def __init__(self) -> None:
         self._parents: list[int] = []
@@ -26,7 +26,7 @@ class Axes:
         self._changed: set[int] = set()
 
     def new(self, size: Size) -> Axis:
-        """An axis of this size: the same one for a name that is known; "" for a size that is not."""
+        """Return an axis of this size: the existing axis of a known name; "" for an unknown size."""
         if isinstance(size, str) and size in self._named:
             return (self._named[size],)
         self._parents.append(len(self._parents))
@@ -36,23 +36,23 @@ class Axes:
         return (self._parents[-1],)
 
     def find(self, factor: int) -> int:
-        """The first of the factors that are the same as this one."""
+        """Return the first of the factors that equal this one."""
         while self._parents[factor] != factor:
             self._parents[factor] = self._parents[self._parents[factor]]
             factor = self._parents[factor]
         return factor
 
     def sizes_of(self, factor: int) -> list[Size]:
-        """The size of a factor, or its name, and those of all that are the same but for their size."""
+        """Return the size or name of a factor, and the sizes of factors that differ only in their size."""
         same = (size for item, size in enumerate(self._sizes) if self.find(item) == self.find(factor))
         return [self._sizes[factor], *same]
 
     def named(self, size: str) -> Axis | None:
-        """The axis of a named size."""
+        """Return the axis of a named size."""
         return (self._named[size],) if size in self._named else None
 
     def flat(self, axis: Axis) -> Axis:
-        """An axis in factors that are not divided any further."""
+        """Return an axis as factors that are not divided further."""
         waiting, found = [*axis][::-1], []
         while waiting:
             factor = waiting.pop()
@@ -65,7 +65,7 @@ class Axes:
         return tuple(found)
 
     def join(self, first: Axis, second: Axis) -> None:
-        """Note that two axes are the same."""
+        """Record that two axes are equal."""
         a, b = self.flat(first), self.flat(second)
         if len(a) == len(b):
             for left, right in zip(a, b, strict=True):
@@ -76,31 +76,31 @@ class Axes:
                 self._parts[one] = many
 
     def resized(self, axis: Axis, size: Size | None, changes: bool = False) -> Axis:
-        """The same axis by another size, which an operator has changed, or which only has another name."""
+        """Return the same axis with another size, because an operator changed it or uses another name."""
         flat = self.flat(axis)
         large = [item for item in flat if self._sizes[item] != 1] or list(flat[:1])
         is_one = len(large) == 1
         if size is None or not (is_one or (large and changes)) or (is_one and self._sizes[large[0]] == size):
             return axis
         self._parents.append(self.find(large[0]))
-        self._sizes.append(size if is_one else "")  # which of several factors it changes is not known
+        self._sizes.append(size if is_one else "")  # unknown which of several factors changes
         if changes or large[0] in self._changed:
             self._changed.add(len(self._parents) - 1)
         return tuple(len(self._parents) - 1 if item == large[0] else item for item in flat)
 
     def is_changed(self, factor: int) -> bool:
-        """Whether the size of a factor is another than that of others that are the same."""
+        """Whether a factor's size differs from the sizes of equal factors."""
         return factor in self._changed
 
     def main(self, axis: Axis) -> set[int]:
-        """The factors that an axis goes along: those of size 1 only if it has no others."""
+        """Return the factors of an axis; those of size 1 only if it has no others."""
         flat = self.flat(axis)
         return {self.find(item) for item in [f for f in flat if self._sizes[f] != 1] or flat}
 
     def regroup(
         self, axes: Sequence[Axis], sizes: Sequence[Size], wanted: Sequence[Size]
     ) -> tuple[list[Axis | None], set[int]]:
-        """The axes of a tensor that a Reshape gives these sizes."""
+        """Return the axes of a tensor after a Reshape to these sizes."""
         factors: list[tuple[int, Size]] = []
         for axis, size in zip(axes, sizes, strict=True):
             flat = self.flat(axis)
@@ -117,7 +117,7 @@ class Axes:
     def _matched(
         self, factors: list[tuple[int, Size]], wanted: list[Size], cut: set[int], backwards: bool = False
     ) -> tuple[list[Axis | None], list[tuple[int, Size]], list[Size]]:
-        """The first axes as far as they are certain, and what is left of the factors and the sizes."""
+        """Return the first axes that are certain, and the remaining factors and sizes."""
         factors, found = list(factors), list[Axis | None]()
         while len(found) < len(wanted) and factors:
             size, taken, product = wanted[len(found)], list[int](), 1
@@ -165,14 +165,14 @@ class Axes:
         return found, factors, left
 
     def _is_size(self, size: str, factor: int, own: Size) -> bool:
-        """Whether a name is that of a factor, or of one that differs only in its size, which nobody knows."""
+        """Whether a name belongs to a factor, or to an equal factor of unknown size."""
         named = self._named.get(size)
         return own == size or (
             named is not None and isinstance(own, str) and self.find(named) == self.find(factor)
         )
 
     def _split(self, factor: int, size: int, piece: int, backwards: bool) -> tuple[int, int]:
-        """A factor in two; the same two each time."""
+        """Split a factor in two; the result is the same each time."""
         first, second = (size // piece, piece) if backwards else (piece, size // piece)
         known = self._parts.get(factor)
         if known is None or [self._sizes[item] for item in known] != [first, second]:
@@ -180,7 +180,7 @@ class Axes:
         return (known[1], known[0]) if backwards else (known[0], known[1])
 
     def of_time(self, time: Collection[int]) -> tuple[set[int], set[int]]:
-        """What else time is called: by factors that it is divided into, or was before it was resized."""
+        """Return the other names of time: its parts, and the factors before a change of size."""
         parts = {
             self.find(factor): {self.find(item) for item in self.flat(axis) if self._sizes[item] != 1}
             for factor, axis in self._parts.items()
@@ -196,7 +196,7 @@ class Axes:
         return alone | {factor for factor, roots in parts.items() if not roots.isdisjoint(alone)}, alone
 
     def goes_along(self, axis: Axis | None, time: Collection[int]) -> bool:
-        """Whether an axis is one of these factors, or is made of one."""
+        """Whether an axis is one of these factors, or contains one."""
         return axis is not None and not self.main(axis).isdisjoint(time)
 
 

@@ -1,4 +1,4 @@
-"""Check whether a model can run in chunks as it is."""
+"""Check whether an unchanged model can run in chunks."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ _MOST_NAMED = 5  # nodes in a message
 
 @dataclass(frozen=True, slots=True)
 class AsItIs:
-    """What is known of a model that is fed in chunks as it is; made by `judge`."""
+    """Result of `judge` for a model that runs in chunks unchanged."""
 
-    path: str  # the model
-    pairs: Mapping[str, str]  # the input that takes each state output
-    named: tuple[str, ...] = ()  # of these, the outputs that were found by their names
-    # what chunks would lose; None if the operators cannot be followed
+    path: str  # the file of the model
+    pairs: Mapping[str, str]  # the state input for each state output
+    named: tuple[str, ...] = ()  # the outputs in `pairs` that were found by their names
+    # operators that would change results in chunks; None if the operators cannot be followed
     losses: tuple[Finding, ...] | None = None
-    # the time axis of each input that has one, if it is known
+    # the time axis of each input with a known one
     time: Mapping[str, int] = field(default_factory=dict)
-    outputs: Mapping[str, int | None] = field(default_factory=dict)  # as above
-    is_single: bool = False  # whether a run takes exactly one step
-    is_followed: bool = False  # whether a time axis is known, along which losses were looked for
+    outputs: Mapping[str, int | None] = field(default_factory=dict)  # the same for outputs
+    is_single: bool = False  # whether a run has exactly one step
+    is_followed: bool = False  # whether a time axis is known, so that losses were searched
 
     @property
     def refusal(self) -> str:
-        """Why no chunks will give what one run gives; empty if they may."""
+        """Return the reason why chunks never give the results of one run; "" if they may."""
         never = [loss for loss in self.losses or () if loss.hazard in ("reverses", "mixes")]
         return _words(never) if never else ""
 
     @property
     def warning(self) -> str:
-        """Why chunks may change the results; empty if they do."""
+        """Return the reason why chunks may change the results; "" if they do not."""
         if self.losses is None:
             return "onegru cannot follow its operators, so chunks may change the results"
         return f"chunks may change the results, as {_words(self.losses)}" if self.losses else ""
 
     @property
     def is_sound(self) -> bool:
-        """Whether its states are all that it needs."""
+        """Whether the model needs no other states."""
         return bool(self.pairs) and self.is_followed and not self.warning
 
     @property
     def states(self) -> str:
-        """Its states in words."""
+        """Return the states as text."""
         return ", ".join(f"{output} → {taker}" for output, taker in self.pairs.items())
 
 
 def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
-    """Find the states that a model has outside, and what chunks of time would lose that carry them."""
+    """Find the external states of a model, and the operators that would change results in chunks."""
     timeline, named = read_timeline(graph), dict[str, str]()
     if state is None:
         named = _named_states(graph, timeline)
@@ -86,7 +86,7 @@ def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
 
 
 def check_time(found: AsItIs, *, refuses: bool) -> None:
-    """Tell what chunks of time would lose."""
+    """Warn of operators that would change results in chunks, or raise SpecError."""
     if refuses and found.refusal:
         raise SpecError(
             f"{found.path}: cannot be streamed, as {found.refusal}; run it as a whole, or name its states "
@@ -97,7 +97,7 @@ def check_time(found: AsItIs, *, refuses: bool) -> None:
 
 
 def _named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
-    """The outputs that are states by their names, and the inputs that take them."""
+    """Return the outputs that are states by their names, and their inputs."""
     if timeline is None:
         return {}
     known = {name for pair in graph.states for name in pair}

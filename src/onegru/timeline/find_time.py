@@ -15,7 +15,7 @@ _CELLS = {"openvino::GRUCell", "openvino::AUGRUCell"}
 
 
 def asked_axes(graph: Graph, time: Mapping[str, int] | None) -> dict[str, int]:
-    """The time axis of inputs, as a caller has named it."""
+    """Return the time axis of inputs, as named by the caller."""
     names = {info.name for info in graph.inputs}
     if not isinstance(time, Mapping | None):
         raise SpecError.of("time", f"{shown(time)}; must be a mapping from inputs to axes")
@@ -27,7 +27,7 @@ def asked_axes(graph: Graph, time: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "X") -> set[int]:
-    """The factors of axes that are time."""
+    """Return the factors of axes that are time."""
     if asked:
         return _as_asked(analysis, asked)
     ways: list[tuple[set[int], Size]] = []
@@ -47,7 +47,7 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "
         for factor in analysis.axes.main(axis)
     }
     ways = [way for way in ways if way[0] <= of_inputs]
-    if len(ways) > 1:  # others go along frequencies, whose number is fixed
+    if len(ways) > 1:  # others go along frequencies, which have a fixed number
         ways = [way for way in ways if isinstance(way[1], str)] or ways
     if len(ways) != 1:
         what = "no GRU goes along an axis of an input" if not ways else "GRUs go along several axes"

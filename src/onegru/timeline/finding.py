@@ -10,17 +10,17 @@ from onegru.dataflow.table import Hazard
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An operator along the time axis that a stream of chunks does not repeat."""
+    """Operator along the time axis with other results in chunks."""
 
     # "reverses" time; "remembers" steps that no state carries; "mixes" all steps of a run; "unknown"
     hazard: Hazard
     operator: str  # its kind
     name: str  # its name
-    message: str  # what it does, behind its name
+    message: str  # the operator's effect; follows its name
 
     @property
     def subject(self) -> tuple[str, str]:
-        """The operator and the name that the finding is about."""
+        """Return the kind and the name of the operator."""
         return self.operator, self.name
 
     def __str__(self) -> str:
@@ -28,6 +28,6 @@ class Finding:
 
 
 def finding_of(op: Op, hazard: Hazard, message: str) -> Finding:
-    """A finding about an operator."""
+    """Return a finding about an operator."""
     name = op.name or next(filter(None, op.outputs), "")
     return Finding(hazard, op.label, name, message)

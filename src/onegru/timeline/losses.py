@@ -19,12 +19,12 @@ from onegru.timeline.planning.planner import Planner
 
 _NONE: frozenset[str] = frozenset()
 
-#: What takes a part of the only step of a run, and so loses none.
+#: Operators that read a part of a run's only step, and so lose no step.
 _TAKES_PARTS = movers(Elements.CUT) | {"GatherElements", "GatherND"}
 
 
 class LossFinder:
-    """Finds what a plan refuses, and where a model would lose steps that no state carries."""
+    """Finder of operators that a plan rejects, and of steps that no state carries."""
 
     def __init__(self, analysis: TimeAnalysis) -> None:
         self.analysis = analysis
@@ -36,15 +36,15 @@ class LossFinder:
             axis = time_axis(op)
             if id(op) in self.carried and axes is not None and shape is not None and len(axes) == 3:
                 roots.append((axes[axis], shape[axis]))
-        # The factors of axes that are time; empty if no recurrence carries a state.
+        # The factors of time axes; empty if no recurrence carries a state.
         self.time = {factor for factors, _ in roots for factor in analysis.axes.main(factors)}
-        self.is_single = bool(roots) and all(size == 1 for _, size in roots)  # whether a run takes one step
+        self.is_single = bool(roots) and all(size == 1 for _, size in roots)  # whether a run has one step
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.planner, self.plan = Planner(analysis, self.time, delay=False), StreamingPlan()
-        self.lead: dict[str, int] = {}  # steps in front of a run's own
+        self.lead: dict[str, int] = {}  # steps before the run's own
 
     def findings(self) -> list[Finding]:
-        """Return what a run in chunks of time computes in another way than one run."""
+        """Return the operators that compute other results in chunks than in one run."""
         found = [] if self.is_single else list(dict.fromkeys(self._of_states()))
         if not self.time:
             why = "starts over in each run, if it runs along time, which is not known"
@@ -72,7 +72,7 @@ class LossFinder:
         return found + sorted(own, key=lambda item: order.get(item.subject, len(order)))
 
     def _planned(self) -> list[Finding]:
-        """Return what the plan of a streaming model refuses, except steps that the model can carry."""
+        """Return the operators that the streaming plan rejects, except for steps that the model can carry."""
         try:
             self.plan = self.planner.plan()
         except SpecError as error:
@@ -83,14 +83,14 @@ class LossFinder:
         return self.plan.lasting
 
     def _keeps_step(self, op: Op, hazard: Hazard) -> bool:
-        """Whether a model always runs one step, and an operator loses none of it."""
-        # There is no other step in such a run to be left out, reversed or counted, and what reads earlier
-        # ones reads them in states. Left is what begins from scratch in each run: recurrences, sums from the
-        # first step, and steps that are padded or constant.
+        """Whether a model always runs one step, and an operator loses no part of it."""
+        # Such a run has no other step to omit, reverse or count, and states supply earlier ones. Only
+        # operators that start from scratch in each run remain: recurrences, sums from the first step, and
+        # steps that are padded or constant.
         operator, moves = operator_of(op.kind), self.analysis.moves[id(op)]
         if not self.is_single or hazard in ("reverses", "mixes"):
             return self.is_single
-        if operator.states:  # it cannot run through steps of the last run again, if its input has but one
+        if operator.states:  # it cannot repeat steps of the last run, if its input has only one
             return (
                 hazard == "unknown" and moves is not None and self._has_one_step(op.inputs[0], time_axis(op))
             )
@@ -105,27 +105,27 @@ class LossFinder:
         along = [move for move in moves if self._is_along(op, move)]
         takes_more = any(move.pad_begin < 0 or move.pad_end < 0 or move.reach for move in along)
         if takes_more and self._has_one_step(op.inputs[0]):
-            return False  # no state put others in front
+            return False  # no state prepended others
         is_padded = any(move.pad_begin > 0 or move.pad_end > 0 for move in along)
         return op.kind in _TAKES_PARTS or (bool(operator.window) and not is_padded)
 
     def _has_one_step(self, value: str, *given: int) -> bool:
-        """Whether a value of a model of one step has one along these axes, or along time."""
+        """Whether a value of a one-step model has size 1 along these axes, or along time."""
         shape, axes = self.flow.shape(value), given or self.timed(value)
         return self.is_single and bool(axes) and shape is not None and all(shape[axis] == 1 for axis in axes)
 
     def _is_along(self, op: Op, move: Move) -> bool:
-        """Whether time goes along an axis of an operator."""
+        """Whether an axis of an operator is the time axis."""
         name = op.inputs[move.input]
         return name in self.streamed and move.axis in self.timed(name)
 
     def timed(self, name: str) -> list[int]:
-        """The axes of a value that are time."""
+        """Return the time axes of a value."""
         axes = self.analysis.known.get(name) or ()
         return [index for index, axis in enumerate(axes) if self.analysis.axes.goes_along(axis, self.time)]
 
     def _of_states(self) -> Iterator[Finding]:
-        """What is wrong with recurrences that carry states, whatever is along time elsewhere."""
+        """Find faults of recurrences that carry states, regardless of the time axis elsewhere."""
         for op in self.analysis.recurrent:
             if id(op) not in self.carried:
                 continue
@@ -142,7 +142,7 @@ class LossFinder:
                     yield finding_of(op, "unknown", "ends in a state that is changed before the next run")
 
     def _where_time_begins(self, op: Op) -> Op | None:
-        """The operator that gives a recurrence its time; None if that is an input's."""
+        """Return the operator that creates a recurrence's time axis; None if it is an input's."""
         known, axes, producers = self.analysis.known, self.analysis.axes, self.flow.producers
         sequence, begins = known.get(op.inputs[0]), op
         time = axes.main(sequence[time_axis(op)]) if sequence is not None and len(sequence) == 3 else set()
@@ -164,7 +164,7 @@ class LossFinder:
         return begins
 
     def _judge(self, op: Op) -> Iterator[tuple[Hazard, str]]:
-        """What is wrong with an operator; notes what its outputs are."""
+        """Find faults of an operator, and record the kinds of its outputs."""
         outputs = [name for name in op.outputs if name]
         kind, moves = op.kind, self.analysis.moves[id(op)]
         is_streamed = not self.streamed.isdisjoint(op.taken())
@@ -197,7 +197,7 @@ class LossFinder:
                 yield ("remembers", "takes steps of the last run") if timed[name] else ("mixes", ONE_FOR_ALL)
 
     def _judge_move(self, op: Op, move: Move) -> Iterator[tuple[Hazard, str]]:
-        """What is wrong if time goes along an axis of an operator."""
+        """Find faults if an axis of an operator is the time axis."""
         if move.hazard:
             yield move.hazard, move.message
             return
@@ -226,7 +226,7 @@ class LossFinder:
                 yield "mixes", "starts from a value of the same run"
 
     def _stops_early(self, op: Op) -> bool:
-        """Whether a recurrence has lengths that are not the number of steps, and that no input gives."""
+        """Whether a recurrence has computed or constant lengths that differ from the number of steps."""
         name = op.input(recurrent(op).lengths)
         is_given = name in self.analysis.dynamic and name not in self.planner.context.counting
         if not name or is_given or op in self.plan.full_length:
@@ -238,10 +238,10 @@ class LossFinder:
         steps = axes.main((self.analysis.known.get(op.inputs[0]) or ((),) * 3)[time_axis(op)])
         return any(size not in measured or axes.main(measured[str(size)][0]) != steps for size in sizes)
 
-    # Steps in front of a run's own
+    # Steps before a run's own
 
     def _along_time(self, op: Op) -> int | None:
-        """The axis along which a Concat joins steps; None if it joins something else."""
+        """Return the axis along which a Concat joins steps; None if it joins other axes."""
         axes = self.analysis.known.get(op.outputs[0])
         if axes is None:
             return None
@@ -250,7 +250,7 @@ class LossFinder:
         return axis if any(axis in self.timed(name) for name in names) else None
 
     def _judge_concat(self, op: Op, axis: int) -> Iterator[tuple[Hazard, str]]:
-        """A Concat along time: carried steps come first, and the last ones of all are the next run's."""
+        """Check a Concat along time: carried steps come first, and the last steps go to the next run."""
         first = op.inputs[0]
         shape = self.flow.shape(first)
         count = shape[axis] if shape is not None else None

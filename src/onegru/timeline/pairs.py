@@ -13,12 +13,12 @@ from onegru.dataflow.walk import reachable
 from onegru.formats.graph import Dimension, TensorInfo
 from onegru.timeline.analysis import MOVES
 
-# What stands beside the word that a state's input and output have in common.
+# Words that precede or follow the word that a state's input and output share.
 _IN, _OUT = {"in", "input", "i"}, {"out", "output", "o"}
 _BEFORE = {"prev", "previous", "past", "old", "last", "init", "initial", "0"}
 _AFTER = {"new", "next", "n", "final", "updated", "cur", "current", "present"}
 
-# Words of which a state is named; x_in and x_out on their own may be a signal.
+# Words for states. x_in and x_out without such a word may be a signal.
 _MEMORY = re.compile(
     r"(h|c|hx|cx|hn|cn|hc|hidden|cell|states?|caches?|mem|memory|memories|buf|buffer|buffers|hist|history|ctx"
     r"|context|kv|gru|lstm|rnn|tail|overlap|past)\d*"
@@ -31,13 +31,13 @@ def pair_by_name(
     flow: Flow,
     values: tuple[Mapping[str, str], Mapping[str, str]],
 ) -> dict[str, str]:
-    """Outputs and the inputs that take them in the next run, as their names say."""
-    # The two have one type, and one shape as far as the output's is told: the first step of a stream sees
-    # the rest. The names differ by a word such as `in` and `out`, `prev` and `next`; the output depends on
-    # the input, and neither could be another's as well. An output that is nothing but last states of GRU
-    # nodes is left out: whether those come back was looked into already. Where all inputs or all outputs
-    # would be states, so that a stream would take or give nothing, only those count that are called after a
-    # memory (h, state, cache): a forecaster's x and x_next are its signal.
+    """Return the state outputs with their inputs, recognized by name."""
+    # An input and an output pair must have one type, and equal sizes where the output's are known; the first
+    # step of a stream checks the rest. Their names differ by a word such as `in` and `out`, `prev` and
+    # `next`. The output must depend on the input, and the pair must be unique. Outputs that consist of last
+    # states of GRU nodes are excluded, because these were checked before. If all inputs or all outputs would
+    # be states, a stream would have no signal; then only names of memories (h, state, cache) count: a
+    # forecaster's x and x_next are its signal.
     takers, givers = list(inputs), list(outputs)
     known = {size for info in takers for size in info.shape or ()}
     candidates = [
@@ -69,7 +69,7 @@ def _may_take(
     taken: tuple[Dimension, ...], given: tuple[Dimension, ...] | None, known: Collection[Dimension]
 ) -> bool:
     """Whether an output can feed an input: each size is equal, or unknown."""
-    # Exporters make up names for sizes of outputs that they do not know; no input has these.
+    # Exporters invent names for unknown sizes of outputs; no input has these names.
     return given is None or (
         len(given) == len(taken)
         and all(
@@ -80,7 +80,7 @@ def _may_take(
 
 
 def is_next_name(taken: str, given: str) -> bool:
-    """Whether an output's name says that it is the next value of an input."""
+    """Whether an output's name marks it as the next value of an input."""
     return any(
         bool(base) and base == other and (strong or _is_of_memory(base))
         for base, strong_in in _bases(taken, _IN, _BEFORE)
@@ -99,7 +99,7 @@ def _is_of_memory(words: Iterable[str]) -> bool:
 
 
 def _bases(name: str, plain: set[str], strong: set[str]) -> list[tuple[tuple[str, ...], bool]]:
-    """A name's words, and the same without one that says which side it is; whether that is a clear one."""
+    """Return a name's words, also without a word for its side, and whether that word is unambiguous."""
     words = _words(name)
     found = [(tuple(words), False)]
     for index, word in enumerate(words):
@@ -114,7 +114,7 @@ def _bases(name: str, plain: set[str], strong: set[str]) -> list[tuple[tuple[str
 
 
 def values_before(flow: Flow, name: str) -> set[str]:
-    """The values that a value depends on."""
+    """Return the values that a value depends on."""
     producers = flow.producers
     return set(reachable([name], lambda value: producers[value].taken() if value in producers else ()))
 

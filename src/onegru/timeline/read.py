@@ -14,16 +14,16 @@ from onegru.formats.graph import Graph, Outline
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A model's operators."""
+    """Operators of a model."""
 
-    flow: Flow  # they
-    opset: int  # of ONNX's operators
-    inputs: Mapping[str, str]  # what the flow calls the model's inputs and outputs, by their names
+    flow: Flow  # the operators
+    opset: int  # the opset of the operators
+    inputs: Mapping[str, str]  # the flow's names of the model's inputs and outputs, by their names
     outputs: Mapping[str, str]
 
 
 def read_timeline(graph: Graph) -> Timeline | None:
-    """A model's operators; None if they cannot be followed."""
+    """Return a model's operators; None if they cannot be followed."""
     outline = graph.outline
     if outline is None:
         return None
@@ -41,14 +41,14 @@ def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
         from onegru.formats.onnx.parse import model_opset
         from onegru.formats.onnx.validate import ModelProto, Source
     source = Source(graph.path)
-    model = ModelProto.FromString(outline.text)  # which the reader has checked
-    add_augru_functions(model, source)  # broken ones end the process in onnx's shape inference
+    model = ModelProto.FromString(outline.text)  # the reader has checked it
+    add_augru_functions(model, source)  # broken functions crash the process in onnx's shape inference
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     if inline_branches(model, flow):
         flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     drop_guards(flow)
     inputs = {info.name: info.value for info in graph.inputs}
-    flow.inputs = list(inputs.values())  # without those that stand for large constants
+    flow.inputs = list(inputs.values())  # without inputs that replace large constants
     outputs = {info.name: info.value for info in graph.outputs}
     return Timeline(flow, model_opset(source, model), inputs, outputs)
 

@@ -14,14 +14,14 @@ from onegru.timeline.pairs import values_before
 
 
 class SizeNames:
-    """What the inputs of a model call its open sizes."""
+    """Names of dynamic sizes in the inputs of a model."""
 
     def __init__(self, analysis: TimeAnalysis) -> None:
         self.analysis = analysis
         self.flow = analysis.flow
         sizes = (size for name in self.flow.inputs for size in self.flow.shape(name) or ())
         self.sizes = {size[4:] for size in sizes if isinstance(size, str) and size.startswith("dim:")}
-        self.same: dict[str, str] = {}  # names of sizes that states need to be equal, and the one to use
+        self.same: dict[str, str] = {}  # names of sizes that states need to be equal, and the common name
 
     def is_named(self, name: str, axis: int) -> bool:
         """Whether an input has the size of this axis, by a name."""
@@ -29,12 +29,12 @@ class SizeNames:
         return isinstance(size, str) and size.removeprefix("dim:") in self.sizes
 
     def declared(self, name: str) -> tuple[int | str, ...]:
-        """The shape of an input, as the file has it."""
+        """Return the shape of an input, as in the file."""
         shape = self.flow.shape(name) or ()
         return tuple(size if isinstance(size, int) else size.removeprefix("dim:") for size in shape)
 
     def size(self, value: str, axis: int) -> Size | tuple[Size, ...]:
-        """A size of a value; several factors if it is their product and some are open."""
+        """Return a size of a value; several factors if it is their product and some are dynamic."""
         stated = (self.flow.shape(value) or {axis: ""})[axis]
         if self._is_known(stated):
             return stated
@@ -46,7 +46,7 @@ class SizeNames:
         return sizes[0] if len(sizes) == 1 else sizes
 
     def unify(self, value: str, own_axis: int) -> None:
-        """Note that inputs that are broadcast to a value need one size along an axis, and so one name."""
+        """Record that inputs that are broadcast to a value need one size along an axis, and so one name."""
         own, axes = self.size(value, own_axis), self.analysis.axes
         factors = axes.main((self.analysis.known.get(value) or ())[own_axis])
         for name in values_before(self.flow, value).intersection(self.analysis.inputs):
@@ -57,13 +57,13 @@ class SizeNames:
                     self.same |= {second: first} if first != second else {}
 
     def shared(self, name: str) -> str:
-        """The name of a size that states need to be equal to others."""
+        """Return the common name of equal sizes of states."""
         while name in self.same:
             name = self.same[name]
         return name
 
     def _factors(self, value: str, axis: int) -> Axis:
-        """What an axis of a value is made of, divided only where the sizes of the parts are known, too."""
+        """Return the factors of an axis, divided only where the sizes of the parts are known."""
         axes = self.analysis.axes
         found: list[int] = []
         for factor in chain.from_iterable((self.analysis.known.get(value) or ())[axis : axis + 1]):
@@ -77,7 +77,7 @@ class SizeNames:
         return isinstance(size, int) or size.removeprefix("dim:") in self.sizes
 
     def _size_of(self, factor: int) -> Size:
-        """The size of a factor: a number, or the name that it has in an input, if there is one."""
+        """Return the size of a factor: a number, or its name in an input, if there is one."""
         sizes = self.analysis.axes.sizes_of(factor)
         if isinstance(sizes[0], int) or self.analysis.axes.is_changed(factor):
             return sizes[0]
@@ -85,7 +85,7 @@ class SizeNames:
         return min(known or sizes, key=lambda size: isinstance(size, str))
 
     def sources(self, value: str, axis: int) -> tuple[int, list[tuple[str, int]]] | None:
-        """What an open size is the product of: a number, and axes of inputs; None if that is not certain."""
+        """Return a dynamic size as a number times axes of inputs; None if that is not certain."""
         factors, number, input_axes = self._factors(value, axis), 1, list[tuple[str, int]]()
         known = {
             size: (name, index)
@@ -100,13 +100,13 @@ class SizeNames:
             if isinstance(own, int) and not names:
                 number *= own
             elif len(names) != 1 or isinstance(own, int) or self.analysis.axes.is_changed(factor):
-                return None  # of several, one may be 1 and go with the others
+                return None  # one of several axes may have size 1 and belong to the others
             else:
                 input_axes.append(known[str(names.pop())])
         return (number, input_axes) if input_axes else None
 
     def first_shape(self, op: Op, value: str, axis: int, steps: int) -> tuple[int | str, ...]:
-        """The shape of so many steps of what an operator takes."""
+        """Return the shape of this number of steps of an operator's input."""
         rank = len(self.analysis.known[value] or ())
         found: list[int | str] = []
         for index in range(rank):
@@ -119,7 +119,7 @@ class SizeNames:
         return tuple(found)
 
     def named(self, op: Op, size: Size) -> int | str:
-        """A size as an input has it."""
+        """Return a size, as in an input."""
         if isinstance(size, int):
             return size
         name = size.removeprefix("dim:")
@@ -129,12 +129,12 @@ class SizeNames:
 
 
 def label_of(op: Op) -> str:
-    """The name of an operator, or of what it gives."""
+    """Return the name of an operator, or of its first output."""
     return op.name or next(filter(None, op.outputs))
 
 
 def dtype_of(flow: Flow, op: Op, value: str) -> str:
-    """The element type of a value that an operator takes or gives."""
+    """Return the element type of an operator's input or output."""
     dtype = flow.dtype(value)
     if dtype is None:
         raise unknown(op, f"the element type of {value!r} is not known")
@@ -142,10 +142,10 @@ def dtype_of(flow: Flow, op: Op, value: str) -> str:
 
 
 def plain(label: str) -> str:
-    """A node's name without the slashes of PyTorch's exporter."""
+    """Return a node's name without the slashes of PyTorch's exporter."""
     return label.strip("/").replace("/", "_")
 
 
 def unknown(op: Op, why: str) -> SpecError:
-    """That an operator's changes cannot be made."""
+    """Return the error for an operator whose changes cannot be made."""
     return SpecError(f"{op.kind} node {label_of(op)!r}: cannot run in chunks, as {why}")

@@ -17,7 +17,7 @@ from onegru.dataflow.walk import reachable
 
 
 def constant_start(flow: Flow, name: str, rows: int) -> Array | None:
-    """An initial state that depends on constants alone, for any number of rows; None for another one."""
+    """Return an initial state that depends only on constants, for any number of rows; None for others."""
     array = flow.constant(name)
     found = evaluated(flow, name, 2, {}) if array is None else array
     if found is None or found.ndim != 3 or not found.size or not np.isfinite(found).all():
@@ -27,8 +27,8 @@ def constant_start(flow: Flow, name: str, rows: int) -> Array | None:
 
 
 def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> Array | None:
-    """A value, computed from constants and given values; None if it depends on more."""
-    # Open sizes may only say how long its axes are. None if a number or its index depends on one.
+    """Return a value, computed from constants and given values; None if it depends on others."""
+    # Dynamic sizes may only determine the lengths of its axes. None if a number or its index depends on one.
     values, counting = Values(flow, given), set[str]()
     producers = {value: op for value, op in flow.producers.items() if value not in given}
 
@@ -56,7 +56,7 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
 
 
 def _keeps_indices(flow: Flow, op: Op, counting: set[str]) -> bool:
-    """Whether an operator treats axes of any length alike; notes what it computes of sizes in `counting`."""
+    """Whether an operator treats axes of any length alike; record its results from sizes in `counting`."""
     call, operator = Call(op, flow), operator_of(op.kind)
     data = [index for index, name in enumerate(op.inputs) if name and index not in operator.size_inputs]
     if any(op.inputs[index] in counting for index in data):
@@ -89,13 +89,13 @@ def _open_axes(shape: Shape) -> list[int]:
 
 
 def _fronts(shape: Shape) -> set[int]:
-    """The number of elements before each open axis, where the sizes are fixed."""
+    """Return the number of elements before each dynamic axis, where the sizes are fixed."""
     sizes = [size if isinstance(size, int) else 1 for size in shape]
     return {math.prod(sizes[:axis]) for axis in _open_axes(shape)}
 
 
 def _number(item: Size, size: int) -> int:
-    """An open size as a number; it may be the name of a product."""
+    """Return a dynamic size as a number; it may be the name of a product."""
     if isinstance(item, int):
         return item
     return math.prod(int(part) if part.isdecimal() else size for part in item.split(TIMES))

@@ -16,7 +16,7 @@ from onegru.formats.graph import Graph
 from onegru.timeline.analysis import MOVES
 from onegru.timeline.read import read_timeline
 
-# Layers of an IR that read positions, and that may come before them.
+# Layers of an IR that read fixed positions, and layers that may precede them.
 _CUTTING = {b"Gather", b"Slice", b"StridedSlice"}
 _PASSING = {b"Transpose", b"Convert", b"Squeeze", b"Unsqueeze"}
 _LAYER = re.compile(rb'<layer\s+id="(\d+)"[^>]*?\stype="(\w+)"')
@@ -24,14 +24,14 @@ _EDGE = re.compile(rb'<edge\s+from-layer="(\d+)"[^>]*?\sto-layer="(\d+)"')
 
 
 def warn_of_unread(graph: Graph) -> None:
-    """Warn of each open input axis along which a model reads only fixed positions."""
+    """Warn of each dynamic input axis along which a model reads only fixed positions."""
     # Exporters that trace a model with one step write such files.
     for words in find_unread(graph):
         warnings.warn(f"{graph.path}: {words}", SpecWarning, stacklevel=callers_level())
 
 
 def find_unread(graph: Graph) -> Iterator[str]:
-    """A sentence for each of these axes."""
+    """Yield a sentence for each of these axes."""
     is_open = any(not isinstance(size, int) for info in graph.inputs for size in info.shape or ())
     timeline = read_timeline(graph) if is_open and _may_cut(graph) else None
     for info in graph.inputs if timeline is not None else ():
@@ -54,7 +54,7 @@ def find_unread(graph: Graph) -> Iterator[str]:
 
 
 def _may_cut(graph: Graph) -> bool:
-    """Whether a file may read fixed positions of an input, as its text tells without being parsed again."""
+    """Whether the text of a file, without parsing, allows reads of fixed positions of an input."""
     outline = graph.outline
     if outline is None or outline.weights is None:
         return outline is not None and any(kind in outline.text for kind in (b"Gather", b"Slice"))
@@ -69,7 +69,7 @@ def _may_cut(graph: Graph) -> bool:
 
 
 def _reads(flow: Flow, name: str, axis: int, found: set[int]) -> bool:
-    """Whether all operators take fixed positions of an axis, which are added to `found`."""
+    """Whether all operators read fixed positions of an axis; add these to `found`."""
     waiting, seen = [(name, axis)], set[tuple[str, int]]()
     while waiting:
         name, axis = item = waiting.pop()
@@ -95,7 +95,7 @@ def _reads(flow: Flow, name: str, axis: int, found: set[int]) -> bool:
 
 
 def _positions(call: Call, axis: int) -> list[int] | None:
-    """The positions of an axis that a Gather or a Slice takes; None for others, or where all may be taken."""
+    """Return the positions of an axis that a Gather or Slice reads; None for others, or for any position."""
     if call.op.kind == "Gather" and call.axis(0) == axis:
         indices = call.constant(1)
         return None if indices is None else [int(index) for index in indices.ravel()]

@@ -24,11 +24,11 @@ _OURS = (GRU, GRUCell, TorchGRU, TorchGRUCell)
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """What `accelerate` did.
+    """Result of `accelerate`: the replaced and the skipped modules.
 
     Attributes:
         replaced: the names of the modules that onegru now runs.
-        skipped: the GRUs that stay as they were, by name, and why.
+        skipped: the GRUs that were not replaced: their names, and the reasons.
     """
 
     replaced: tuple[str, ...]
@@ -38,17 +38,18 @@ class Acceleration:
 def accelerate(model: nn.Module) -> Acceleration:
     """Let onegru run and train every `nn.GRU` and `nn.GRUCell` of a model, and DeepCTR-Torch's `DynamicGRU`.
 
-    In place: modules, parameters, the state dict, hooks and optimizers stay as they are; only the classes of
-    the GRUs change. DeepCTR-Torch's `DynamicGRU` is replaced if it gives the same numbers in a try.
+    onegru changes only the classes of the GRUs, in place. Modules, parameters, the state dict, hooks and
+    optimizers stay unchanged. A `DynamicGRU` of DeepCTR-Torch is replaced if a trial run returns the same
+    values.
 
     Args:
-        model: the model, or a GRU itself.
+        model: the model, or a GRU module.
 
     Returns:
-        what was replaced, and what was skipped and why.
+        the modules that were replaced, and those that were skipped, with reasons.
 
     Raises:
-        SpecError: it is not a module.
+        SpecError: `model` is not a module.
     """
     if not isinstance(model, nn.Module):
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
@@ -81,26 +82,26 @@ def accelerate(model: nn.Module) -> Acceleration:
 def freeze(
     model: nn.Module, *, weight_storage: str | None = None, activation_storage: str | None = None
 ) -> Acceleration:
-    """Pack the weights of a model's GRUs once, for programs that only run it.
+    """Pack the weights of a model's GRUs once, for inference.
 
-    What `accelerate` replaces is replaced first; onegru's own modules are frozen as they are. A frozen
-    module computes with the weights that it had: what is written to its parameters afterwards does not show,
-    and `load_state_dict`, another type or device, and calls that want gradients are refused. `restore` undoes
-    it: modules of onegru's run on their parameters again, those that were replaced are PyTorch's again.
+    `freeze` first calls `accelerate`, and freezes onegru's own modules as they are. A frozen module uses its
+    packed weights: later changes of its parameters have no effect. It rejects `load_state_dict`, changes of
+    type or device, and calls with gradients. `restore` undoes `freeze`: onegru's modules use their parameters
+    again, and replaced modules become PyTorch's again.
 
     Args:
         model: a model or a GRU module on the CPU, float32 or float64.
-        weight_storage: the type that W and R are kept in, as of `onegru.GRU`: "bfloat16", "float16", "int8",
-            "int8_g32", …. Default: None (their own).
+        weight_storage: the type in which W and R are stored, as in `onegru.GRU`: "bfloat16", "float16",
+            "int8", "int8_g32", …. Default: None (the module's type).
         activation_storage: type to which activations are rounded, as in `onegru.GRU`.
 
     Returns:
-        what is frozen, and what was skipped and why.
+        the frozen modules, and the skipped modules with reasons.
 
     Raises:
-        SpecError: an argument is invalid, or a GRU cannot be packed; nothing is frozen then.
+        SpecError: an argument is invalid, or a GRU cannot be packed. Nothing is frozen then.
     """
-    engine_options("auto", weight_storage, activation_storage)  # checked where nothing is packed, too
+    engine_options("auto", weight_storage, activation_storage)  # checked even if there is nothing to pack
     report = accelerate(model)
     skipped, packed = dict(report.skipped), dict[str, list[Layer]]()
     try:
@@ -140,7 +141,7 @@ def _why_not_packed(module: GRU | GRUCell) -> str:
 
 
 def _unfrozen(model: nn.Module) -> tuple[str, ...]:
-    """Undo `freeze`; returns the names of what was frozen."""
+    """Undo `freeze`, and return the names of the modules that were frozen."""
     names = []
     for name, module in [*model.named_modules()]:
         if getattr(module, "frozen_layers", None) is not None:
@@ -152,7 +153,7 @@ def _unfrozen(model: nn.Module) -> tuple[str, ...]:
 
 
 def _give_back(module: Any) -> None:
-    """Make a module PyTorch's, or DeepCTR-Torch's, again."""
+    """Turn a module into PyTorch's or DeepCTR-Torch's again."""
     if isinstance(module, InterestGRU):
         module.__class__ = type(module).__bases__[1]
     else:
@@ -161,12 +162,13 @@ def _give_back(module: Any) -> None:
 
 
 def restore(model: nn.Module) -> tuple[str, ...]:
-    """Undo `freeze`, or else make onegru's GRUs of a model PyTorch's again; returns their names.
+    """Undo `freeze`, or turn onegru's GRUs of a model into PyTorch's again; return their names.
 
-    Modules with attention, and classes derived from onegru's, were never PyTorch's and stay as they are.
+    Modules with attention, and subclasses of onegru's modules, stay unchanged.
 
     Raises:
-        SpecError: it is not a module, or a GRU computes what PyTorch's cannot. Nothing is changed then.
+        SpecError: `model` is not a module, or a GRU computes something that PyTorch's cannot. In that
+            case, nothing is changed.
     """
     if not isinstance(model, nn.Module):
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
@@ -182,7 +184,7 @@ def restore(model: nn.Module) -> tuple[str, ...]:
         if not module.form.matches_nn_gru:
             kind = type(module).__name__.removeprefix("Torch")
             raise SpecError.of(
-                "model", f"{name!r} computes what torch.nn.{kind} cannot; must be one that it can"
+                "model", f"{name!r} has options that torch.nn.{kind} lacks; must have its options only"
             )
     found += [item for item in model.named_modules() if isinstance(item[1], InterestGRU)]
     for _, module in found:

@@ -25,27 +25,27 @@ from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
 from onegru.operators.onnx import NEWEST
 
-GATES = (1, 0, 2)  # where z, r and n are in PyTorch's order r, z, n
+GATES = (1, 0, 2)  # indices of z, r and n in PyTorch's order r, z, n
 
 
 def swap_gates(weight: Array) -> Array:
-    """A weight with its gates in the other order: PyTorch's r, z, n or ONNX's z, r, n."""
+    """Convert a weight from PyTorch's gate order r, z, n to ONNX's z, r, n, or back."""
     return np.concatenate([np.split(weight, 3)[gate] for gate in GATES])
 
 
 @dataclass(frozen=True, slots=True)
 class TorchGruConfig:
-    """A layer without its sizes and its type."""
+    """Options of a layer, without sizes and type."""
 
     direction: Direction = "forward"  # forward, reverse or bidirectional
     linear_before_reset: bool = True  # whether the reset gate acts after the recurrent product
-    clip: float = 0.0  # the bound on the inputs of the activations; 0 for none
+    clip: float = 0.0  # clip value for the inputs of the activations; 0: no clipping
     activations: tuple[str, ...] = ("Sigmoid", "Tanh")  # f and g of each direction
-    activation_alpha: tuple[float, ...] = ()  # values for the functions that take them, in order
+    activation_alpha: tuple[float, ...] = ()  # values for the functions with a parameter, in order
     activation_beta: tuple[float, ...] = ()
-    resets_to_initial: bool = False  # whether a reset restores the initial state; else to zeros
-    attention: Attention = "openvino"  # what scores do, where there are any; see `Spec`
-    # all of this as arguments of an operator
+    resets_to_initial: bool = False  # whether a reset restores the initial state instead of zeros
+    attention: Attention = "openvino"  # the equation for attention scores; see `Spec`
+    # all fields as arguments of an operator
     scalars: tuple[Any, ...] = field(init=False, compare=False, repr=False)
     matches_nn_gru: bool = field(init=False, compare=False, repr=False)  # whether `torch.nn.GRU` computes it
 
@@ -60,7 +60,7 @@ class TorchGruConfig:
 
     @property
     def num_directions(self) -> int:
-        """D."""
+        """Return the number of directions D."""
         return len(reversed_directions(self.direction))
 
 
@@ -74,7 +74,7 @@ def form_of(
     resets_to_initial: bool = False,
     attention: Attention = "openvino",
 ) -> TorchGruConfig:
-    """The arguments of a module, checked."""
+    """Check the arguments of a module."""
     if direction not in DIRECTIONS:
         raise SpecError.of("direction", f"{direction!r}; must be {', '.join(DIRECTIONS)}")
     for name, value in (
@@ -99,7 +99,7 @@ def form_of(
 def _read_options(
     given: Mapping[str, object], num_directions: int
 ) -> tuple[float, tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
-    """Read clip and the activations, with their values, as attributes of ONNX's GRU."""
+    """Read clip and the activations with their values, as attributes of ONNX's GRU."""
     # Values that no function uses are dropped, so that only this call warns of them.
     values = read_attributes(NEWEST, given)
     pairs = read_activations(NEWEST, values, num_directions)
@@ -112,20 +112,20 @@ def _read_options(
 
 
 def must_have_attention(value: object) -> Attention:
-    """An argument that says what scores do."""
+    """Check and return the argument for the equation of attention."""
     if isinstance(value, str) and (found := attention_of(value)):
         return found
     raise SpecError.of("attention", f"{value!r}; must be one of {', '.join(ATTENTIONS)}")
 
 
 def check_steps(name: str, T: int) -> None:
-    """Raises SpecError if a call has none: PyTorch has no result then, and a state would be lost."""
+    """Raise SpecError if a call has no steps: PyTorch has no result then, and a state would be lost."""
     if T == 0:
         raise SpecError.of(name, "0 steps; must be 1 or more, as in PyTorch")
 
 
 def form_from(scalars: Sequence[Any]) -> TorchGruConfig:
-    """The form of these arguments of an operator."""
+    """Return the configuration from the arguments of an operator."""
     return _form_from(
         *(
             tuple(item) if isinstance(item, Sequence) and not isinstance(item, str) else item
@@ -141,7 +141,7 @@ def _form_from(*values: Any) -> TorchGruConfig:
 
 @functools.lru_cache(maxsize=256)
 def spec_of(form: TorchGruConfig, input_size: int, hidden_size: int, dtype: str, attention: bool) -> Spec:
-    """The specification of a layer."""
+    """Return the specification of a layer."""
     values = {
         "activations": form.activations,
         "activation_alpha": form.activation_alpha,

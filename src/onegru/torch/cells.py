@@ -30,13 +30,13 @@ from onegru.torch.state import FormInState
 
 
 class GRUCell(Freezable, FormInState, nn.RNNCellBase):
-    """`torch.nn.GRUCell`, run and trained by onegru's kernels, with the further options of `GRU`."""
+    """Run and train `torch.nn.GRUCell` with onegru's kernels, with the additional options of `GRU`."""
 
     has_attention = False
     __signature__ = OwnSignature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make an instance of `torch.nn.GRUCell`, too, where that computes the same; see `GRU`."""
+        """Make an instance of `torch.nn.GRUCell` too, if the equations are the same; see `GRU`."""
         is_plain = cls is GRUCell and bool(args or kwargs) and is_pytorchs(kwargs)
         made: Self = super().__new__(TorchGRUCell if is_plain else cls)
         return made
@@ -61,11 +61,11 @@ class GRUCell(Freezable, FormInState, nn.RNNCellBase):
         )
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """The new state.
+        """Return the new state.
 
         Args:
-            input: [B, I], or [I] of one row.
-            hx: the state before, [B, H] or [H]. Default: None (zeros).
+            input: [B, I], or [I] for one row.
+            hx: the previous state, [B, H] or [H]. Default: None (zeros).
 
         Raises:
             SpecError: an argument is invalid.
@@ -77,12 +77,12 @@ class GRUCell(Freezable, FormInState, nn.RNNCellBase):
         return _step(self, input, hx, None)
 
     def _run_directly(self, input: Tensor, hx: Tensor | None, attention: Tensor | None) -> Tensor | None:
-        """A step by kernels that read the tensors where they are, or by PyTorch; None if of other routes."""
+        """Run a step with kernels that read the tensors in place, or with PyTorch; None for other routes."""
         own = self._parameters
         weights = (own.get("weight_ih"), own.get("weight_hh"), own.get("bias_ih"), own.get("bias_hh"))
         tensors: Any = (input, hx, attention, None, None, *weights)
         if input.dim() != 2 or (self.bias and (weights[2] is None or weights[3] is None)):
-            tensors = None  # biases that are computed from others are no parameters
+            tensors = None  # biases that are computed from other tensors are not parameters
         B = 1 if input.dim() < 2 else input.shape[0]
         found: Any = None
         match choose_route(self, input, tensors, 1, B):
@@ -97,24 +97,24 @@ class GRUCell(Freezable, FormInState, nn.RNNCellBase):
 
     @property
     def form(self) -> TorchGruConfig:
-        """What it computes, without its sizes."""
+        """Return the configuration, without sizes."""
         return self._form
 
     def weights_of(self, number: int) -> list[Tensor | None]:
-        """Its four weights; biases may be None."""
+        """Return the four weights; biases may be None."""
         return [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
 
     def specs(self) -> list[Spec]:
-        """What it computes."""
+        """Return the specification of the cell, in a list."""
         attention = self.has_attention
         return [spec_of(self._form, self.input_size, self.hidden_size, "float32", attention)]
 
     def form_in_state(self) -> TorchForm:
-        """What its state dict says of it."""
+        """Return the entry for the state dict."""
         return TorchForm(self.specs()[0], self._form.resets_to_initial)
 
     def extra_repr(self) -> str:
-        """PyTorch's, and what differs from it."""
+        """Return PyTorch's text, and the options that differ from it."""
         return str(super().extra_repr()) + words_of(self._form)
 
     def _get_name(self) -> str:
@@ -122,7 +122,7 @@ class GRUCell(Freezable, FormInState, nn.RNNCellBase):
 
 
 class TorchGRUCell(GRUCell, nn.GRUCell):
-    """A `GRUCell` that computes what `torch.nn.GRUCell` does, and is one."""
+    """`GRUCell` with the equation of `torch.nn.GRUCell`, and an instance of it."""
 
 
 def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | None) -> Tensor:
@@ -159,7 +159,7 @@ class AUGRUCell(GRUCell):
         input_size: I.
         hidden_size: H.
         attention: "openvino" or "dien", as for `AUGRU`.
-        options: as `GRUCell` takes them.
+        options: the options of `GRUCell`.
     """
 
     has_attention = True
@@ -173,12 +173,12 @@ class AUGRUCell(GRUCell):
     def forward(  # type: ignore[override]
         self, input: Tensor, attention: Tensor, hx: Tensor | None = None
     ) -> Tensor:
-        """The new state [B, H].
+        """Return the new state [B, H].
 
         Args:
             input: [B, I].
             attention: scores, [B] or [B, 1].
-            hx: the state before, [B, H]. Default: None (zeros).
+            hx: the previous state, [B, H]. Default: None (zeros).
 
         Raises:
             SpecError: an argument is invalid.

@@ -13,7 +13,7 @@ from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 from onegru.torch.arguments import TorchGruConfig
 from onegru.torch.autograd.memory import Tensors
 
-_OPSET = 14  # the oldest whose GRU-14 is this one
+_OPSET = 14  # the first opset with GRU-14
 
 
 def export_layer(
@@ -21,10 +21,10 @@ def export_layer(
     tensors: Tensors,
     compute: Callable[[Sequence[Tensor]], tuple[Tensor, Tensor]] | None,
 ) -> tuple[Tensor, Tensor]:
-    """A GRU node, with attention an AUGRU node of onegru's domain."""
+    """Export a GRU node, or for attention an AUGRU node of onegru's domain."""
     X, initial_h, attention, lengths, resets, *weights = tensors
     if resets is not None:
-        raise SpecError.of("resets", "given; torch.onnx.export cannot take them, as ONNX's GRU has none")
+        raise SpecError.of("resets", "given; ONNX's GRU has no resets, so remove them to export it")
     D, each = form.num_directions, len(weights) // form.num_directions
     own = [weights[d * each : (d + 1) * each] for d in range(D)]
     W, R = (torch.stack([_in_order(of[index]) for of in own]) for index in (0, 1))
@@ -65,16 +65,16 @@ def export_layer(
 
 
 def _in_order(weight: Tensor | None) -> Tensor:
-    """Gates in ONNX's order z, r, n instead of PyTorch's r, z, n."""
+    """Return a weight in ONNX's gate order z, r, n instead of PyTorch's r, z, n."""
     assert weight is not None
     r, z, n = weight.chunk(3)
     return torch.cat((z, r, n))
 
 
 class _Node(torch.autograd.Function):
-    """What the older exporter records in place of the call."""
+    """Autograd function that the older exporter records instead of the call."""
 
-    # The first tensors are the node's inputs; the others what it is computed from.
+    # The first tensors are the node's inputs. `compute` uses the others.
 
     @staticmethod
     def forward(ctx: Any, compute: Any, operator: str, attributes: Any, present: Any, *given: Tensor) -> Any:
@@ -93,7 +93,7 @@ class _Node(torch.autograd.Function):
 
 
 def _nothing(g: Any) -> Any:
-    """An input that is left out."""
+    """Return an omitted input."""
     value = g.op("prim::Constant")
     value.setType(torch._C.OptionalType.ofTensor())
     return value

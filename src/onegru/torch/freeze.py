@@ -22,17 +22,17 @@ from onegru.torch.threads import with_threads
 
 
 class Freezable(nn.Module):
-    """A module that may be frozen: its layers then run on weights that were packed before."""
+    """Module that can be frozen: its layers then use weights that were packed before."""
 
-    #: Its layers while it is frozen, in order.
+    #: The packed layers of a frozen module, in order.
     frozen_layers: Sequence[Layer] | None = None
-    #: The parameters that they were packed from.
+    #: The parameters from which they were packed.
     frozen_parameters: Sequence[Tensor] = ()
-    #: Whether it was PyTorch's before.
+    #: Whether the module was PyTorch's before.
     replaced_by_freeze = False
 
     def run_layer(self, number: int, form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
-        """A layer of checked arguments; see `onegru.torch.autograd.function.gru_layer`."""
+        """Run a layer on checked arguments; see `onegru.torch.autograd.function.gru_layer`."""
         if self.frozen_layers is None or not is_known():
             return gru_layer(form, tensors)
         found: tuple[Tensor, Tensor] = _run(self, self.frozen_layers[number], *tensors[:5])
@@ -41,7 +41,7 @@ class Freezable(nn.Module):
     def run_layers(
         self, X: Tensor, initial_h: Tensor | None, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor] | None:
-        """All layers together, which may share the threads; None if there are not several frozen ones."""
+        """Run several frozen layers together, so that they can share threads; None for other modules."""
         if self.frozen_layers is None or len(self.frozen_layers) == 1 or not is_known():
             return None
         stack = Stack(self.frozen_layers)
@@ -68,7 +68,7 @@ class Freezable(nn.Module):
 
 
 def packed_layers(module: Any) -> list[Layer]:
-    """The layers of a module of onegru's, with its weights as they are."""
+    """Return the layers of one of onegru's modules, with its current weights."""
     D, specs = module.form.num_directions, module.specs()
     found = []
     for number, spec in enumerate(specs):
@@ -102,19 +102,19 @@ def _run(
     lengths: Tensor | None,
     resets: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The results of a packed layer, or of all."""
+    """Run one packed layer, or all."""
     given = [tensor for tensor in (X, initial_h, attention) if tensor is not None]
     if is_transforming():
         raise _refusal("and torch.func transforms this call")
     if torch.jit.is_tracing() or is_dual() or is_intercepted(*given, lengths):
-        raise _refusal("and something records this call, which would find numbers only")
+        raise _refusal("and this call is recorded, which would store its values as constants")
     if [*map(id, module.parameters())] != [*map(id, module.frozen_parameters)]:
-        raise _refusal("and this call brings other parameters")
+        raise _refusal("and this call passes other parameters")
     tensors = (*given, *module.parameters())
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise _refusal("and this call needs gradients", f"call it under torch.no_grad(), or {_REMEDY}")
     if resets is not None:
-        raise _refusal("which takes no resets")
+        raise _refusal("which does not support resets")
     if any(tensor.device.type != "cpu" for tensor in given):
         raise _refusal("for the CPU only")
     state, steps, scores = (array_if_given("input", item) for item in (initial_h, lengths, attention))

@@ -18,20 +18,20 @@ _SHARED = ("direction", "hidden_size", "linear_before_reset", "clip", "activatio
 
 
 def from_layers(source: Layer | Stack, *, batch_first: bool | None = None) -> GRU:
-    """A module that computes what a layer or stack does, with a copy of its weights.
+    """Create a module from a layer or stack, with a copy of its weights.
 
     `onegru.from_torch` is the inverse.
 
     Args:
-        source: of any form but backwards alone; in a stack, all layers of one form and hidden size. Weights
-            that are stored in fewer bits are widened to the module's type.
+        source: any variant except a single reverse layer. All layers of a stack must have the same variant
+            and hidden size. Weights that are stored in fewer bits are converted to the module's type.
         batch_first: as in `torch.nn.GRU`. Default: None (the source's own layout).
 
     Returns:
         a `GRU`, or an `AUGRU` for a layer with attention, of the layer's type, on the CPU.
 
     Raises:
-        SpecError: no module has this form.
+        SpecError: no module supports this variant.
     """
     layers = layers_of(source)
     first = layers[0].spec
@@ -51,7 +51,7 @@ def from_layers(source: Layer | Stack, *, batch_first: bool | None = None) -> GR
     options: dict[str, Any] = {
         "batch_first": bool(source.layout) if batch_first is None else flag("batch_first", batch_first),
         "dtype": getattr(torch, first.dtype),
-        "device": "meta",  # no initial values, so that none of torch's random numbers are used up
+        "device": "meta",  # no initial values, so torch's random state stays unchanged
         "linear_before_reset": first.linear_before_reset,
         "clip": first.clip,
         "activations": [item.name for item in functions],
@@ -74,7 +74,7 @@ def from_layers(source: Layer | Stack, *, batch_first: bool | None = None) -> GR
 
 
 def _arrays(layer: Layer, d: int) -> dict[str, Array]:
-    """The parameters of a direction by PyTorch's names."""
+    """Return the parameters of a direction, by PyTorch's names."""
     weights, count = layer.weights, 3 * layer.spec.hidden_size
     own = {
         "weight_ih": weights.W[d],

@@ -1,4 +1,4 @@
-"""GRUs as functions of tensors."""
+"""Run GRUs as functions of tensors."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ def gru(
         z = 1 - a·(1 - z)                                 with attention, "dien"
         h = (1 - z)∘n + z∘h
 
-    Source: ONNX GRU-14, with PyTorch's names, gate order and defaults. Attention is that of OpenVINO's
-    AUGRUCell, or of equation 16 of the DIEN paper (arXiv 1809.03672), whose update gate is 1 - z.
+    Source: ONNX GRU-14, with PyTorch's names, gate order and defaults. Attention is as in OpenVINO's
+    AUGRUCell, or as in equation 16 of the DIEN paper (arXiv 1809.03672), where the update gate is 1 - z.
 
     Args:
         X: [T, B, I], float32 or float64; T must not be 0.
         weights: for each direction, weight_ih [3H, I], weight_hh [3H, H], bias_ih and bias_hh [3H], in gate
             order r, z, n. Biases can be None.
         initial_h: [D, B, H]. Default: None (zeros).
-        lengths: [B], integers in 0…T: the number of steps of each row. Default: None (all T steps).
+        lengths: [B], integers in 0…T: the number of steps of each sequence. Default: None (all T steps).
         attention: attention scores, [T, B] or [T, B, 1]. Default: None (no attention).
-        resets: [T, B], booleans: before which steps the state is reset. Default: None (no resets).
-        resets_to_initial: whether a reset restores `initial_h`, not zeros.
+        resets: [T, B], booleans: whether the state is reset before a step. Default: None (no resets).
+        resets_to_initial: whether a reset restores `initial_h` instead of zeros.
         direction: "forward", "reverse" or "bidirectional".
         linear_before_reset: whether the reset gate acts after the recurrent product, as in PyTorch.
-        clip: the bound > 0 on the inputs of the activations; beyond it, the gradient is zero. Default: None
-            (no bound).
+        clip: clip value > 0 for the inputs of the activations; the gradient beyond it is zero. Default: None
+            (no clipping).
         activations: the names of f and g for each direction. Default: None (Sigmoid and Tanh).
-        activation_alpha: values for the functions that take alpha, in order.
-        activation_beta: values for the functions that take beta, in order.
+        activation_alpha: alpha for the functions that have it, in order.
+        activation_beta: beta for the functions that have it, in order.
         attention_kind: the equation of attention, "openvino" or "dien".
 
     Returns:
         Y [T, B, D·H], which is zero in the padding, and the last states [D, B, H].
 
     Raises:
-        SpecError: an argument is invalid; the message says which, what it is and what it must be.
+        SpecError: an argument is invalid. The message gives its name, its value and the rule.
     """
     form = form_of(
         direction,
@@ -119,14 +119,14 @@ def _check(X: Tensor, weights: Sequence[Tensor | None], num_directions: int) -> 
 
 
 def must_be_tensors(**given: object) -> None:
-    """Raises SpecError if one is neither a tensor nor, where it may be left out, None."""
+    """Raise SpecError unless each value is a tensor, or None where that is allowed."""
     for name, value in given.items():
         if (value is not None or name in ("X", "input")) and not isinstance(value, Tensor):
             raise SpecError.of(name, f"{type(value).__name__}; must be a tensor")
 
 
 def must_have_steps(name: str, X: Tensor) -> None:
-    """Raises SpecError if X [T, B, I] has none."""
+    """Raise SpecError if X [T, B, I] has no steps."""
     if not is_recorded():
         check_steps(name, X.shape[0])
 
@@ -134,7 +134,7 @@ def must_have_steps(name: str, X: Tensor) -> None:
 def checked_state(
     state: Tensor | None, X: Tensor, shape: tuple[int, ...], name: str = "initial_h"
 ) -> Tensor | None:
-    """An initial state. Raises SpecError if it has another shape or type."""
+    """Return an initial state. Raise SpecError if its shape or type is wrong."""
     if state is None:
         return None
     if state.layout is not torch.strided:
@@ -145,12 +145,12 @@ def checked_state(
 
 
 def checked_lengths(lengths: Tensor | None, X: Tensor) -> Tensor | None:
-    """Lengths as int64. Raises SpecError if they are no lengths of X's rows."""
+    """Return lengths as int64. Raise SpecError if they are not lengths of X's sequences."""
     if lengths is None:
         return None
     T, B = X.shape[:2]
     if lengths.is_meta and not X.is_meta:
-        raise SpecError.of("lengths", "on meta, without numbers; must have them")
+        raise SpecError.of("lengths", "on the meta device; must have values")
     if lengths.dtype not in (torch.int32, torch.int64) or tuple(lengths.shape) != (B,):
         raise SpecError.of("lengths", f"{lengths.dtype} {list(lengths.shape)}; must be int64 or int32 {[B]}")
     is_hidden = is_recorded() or is_transformed(lengths) or is_intercepted(lengths)
@@ -160,11 +160,11 @@ def checked_lengths(lengths: Tensor | None, X: Tensor) -> Tensor | None:
 
 
 def checked_attention(attention: Tensor | None, X: Tensor, batch_first: bool = False) -> Tensor | None:
-    """Scores as [T, B]. Raises SpecError if they have another shape or type, as given with batch_first."""
+    """Return scores as [T, B]. Raise SpecError if their shape or type is wrong."""
     if attention is None:
         return None
     T, B = X.shape[:2]
-    shape = tuple(attention.shape)  # torch.compile does not find it among others while sizes are open
+    shape = tuple(attention.shape)  # torch.compile does not find it inside other calls for dynamic sizes
     if (shape != (T, B) and shape != (T, B, 1)) or attention.dtype != X.dtype:
         found, wanted, other = (_shown(item, batch_first) for item in (shape, (T, B), (T, B, 1)))
         raise SpecError.of("attention", f"{attention.dtype} {found}; must be {X.dtype} {wanted} or {other}")
@@ -172,12 +172,12 @@ def checked_attention(attention: Tensor | None, X: Tensor, batch_first: bool = F
 
 
 def _shown(shape: Sequence[int], batch_first: bool) -> list[int]:
-    """A shape of time, batch and more in the caller's order."""
+    """Return a shape of time, batch and other axes in the caller's order."""
     return [*shape[1::-1], *shape[2:]] if batch_first else list(shape)
 
 
 def checked_resets(resets: Tensor | None, X: Tensor, batch_first: bool = False) -> Tensor | None:
-    """A mask of resets. Raises SpecError if it has another shape or type, as given with batch_first."""
+    """Return a mask of resets. Raise SpecError if its shape or type is wrong."""
     if resets is None:
         return None
     if resets.dtype != torch.bool or tuple(resets.shape) != tuple(X.shape[:2]):

@@ -1,11 +1,11 @@
-"""The attention GRUs of DeepCTR-Torch, run by onegru's kernels.
+"""Run the attention GRUs of DeepCTR-Torch with onegru's kernels.
 
-Its `DynamicGRU` runs a cell step by step over packed sequences and packed scores. With u for the update gate,
+Its `DynamicGRU` runs a cell step by step over packed sequences and packed scores. With the update gate u,
 
     h = (1 - a·u)∘h + a·u∘n        AUGRUCell: attention "dien" with z = 1 - u
     h = (1 - a)·h + a·n            AGRUCell: the same with z = 0
 
-so the weights of z are those of u times -1, or zeros with a bias that closes the gate.
+So the weights of z are the negated weights of u, or zeros with a bias that closes the gate.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from onegru.torch.packed import groups_of, joined
 _PACKAGE = "deepctr_torch.layers.sequence"
 _CELLS = ("AUGRUCell", "AGRUCell")
 _FORM = form_of("forward", True, None, None, None, None, attention="dien")
-_CLOSED = -800.0  # a bias whose sigmoid is 0, in float64, too
-#: Of the largest number; 4e-7 in float32 is seen.
+_CLOSED = -800.0  # a bias whose sigmoid is 0, even in float64
+#: Relative to the largest value. A difference of 4e-7 in float32 is detected.
 _MOST_APART = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
 class InterestGRU(nn.Module):
-    """Stands before `DynamicGRU` among the classes of a module; see `replacement_class`."""
+    """Base that precedes `DynamicGRU` in a module's class; see `replacement_class`."""
 
     def forward(self, inputs: Any, att_scores: Any = None, hx: Tensor | None = None) -> Any:
-        """The states after all steps, as a PackedSequence; as `DynamicGRU` has its arguments."""
+        """Return the states after all steps, as a PackedSequence. The arguments are those of `DynamicGRU`."""
         packed = isinstance(inputs, PackedSequence) and isinstance(att_scores, PackedSequence)
         plain = packed and not torch.is_autocast_enabled(inputs.data.device.type)
         if not plain or torch.compiler.is_compiling() or inputs.data.dtype not in _MOST_APART:
@@ -63,19 +63,19 @@ class InterestGRU(nn.Module):
 
 
 def _made(original: Any) -> Any:
-    """A module of the class, for copies and pickles, which have its contents."""
+    """Make an empty module of the class; copies and pickles then fill it."""
     kind = replacement_class(original)
     return kind.__new__(kind)
 
 
 @functools.cache
 def replacement_class(original: Any) -> Any:
-    """The class that runs `DynamicGRU` by onegru's kernels, and is one."""
+    """Return a subclass of `DynamicGRU` that runs it with onegru's kernels."""
     return type(original.__name__, (InterestGRU, original), {"__module__": original.__module__})
 
 
 def _weights(cell: nn.Module) -> list[Tensor]:
-    """The cell's weights with z instead of its update gate."""
+    """Return the cell's weights with z instead of its update gate."""
     W, R, b, c = (getattr(cell, name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
     if b is None:
         b = c = W.new_zeros(W.shape[0])
@@ -100,7 +100,7 @@ def is_dynamic_gru(module: nn.Module) -> bool:
 
 
 def why_not_replaced(module: nn.Module) -> str:
-    """Why a `DynamicGRU` is left as it is; "" if onegru computes the same, which is tried."""
+    """Return the reason why a `DynamicGRU` is not replaced; "" if a trial run gives the same values."""
     cell = getattr(module, "rnn", None)
     if type(cell).__module__ != _PACKAGE or type(cell).__name__ not in _CELLS:
         return "its cell is not known"
@@ -118,14 +118,14 @@ def why_not_replaced(module: nn.Module) -> str:
         with torch.no_grad():
             theirs = type(module).forward(module, *given).data
             ours = InterestGRU.forward(_Tried(module), *given).data
-    except Exception:  # another version, with other arguments
+    except Exception:  # another version, which has other arguments
         return "it cannot be tried"
     item = compare_scaled(theirs.numpy(), ours.numpy(), _MOST_APART[theirs.dtype])
     return "" if item.agrees else "the trial run returned other values"
 
 
 class _Tried(InterestGRU):
-    """What a module would be."""
+    """Class for the trial run."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -50,13 +50,13 @@ class GRU(Freezable, FormInState, nn.RNNBase):
     `_extra_state`, which stores them; modules with other options reject it. The additional options are:
 
     Args:
-        linear_before_reset: whether the reset gate acts after the recurrent product, as PyTorch's does.
-        clip: the bound > 0 on the inputs of the activations; beyond it, the gradient is zero. Default: None
-            (no bound).
+        linear_before_reset: whether the reset gate acts after the recurrent product, as in PyTorch.
+        clip: clip value > 0 for the inputs of the activations; the gradient beyond it is zero. Default: None
+            (no clipping).
         activations: ONNX's names of f and g for each direction. Default: None (Sigmoid and Tanh).
-        activation_alpha: values for the functions that take alpha, in order.
-        activation_beta: values for the functions that take beta, in order.
-        resets_to_initial: whether a reset restores the initial state, not zeros.
+        activation_alpha: alpha for the functions that have it, in order.
+        activation_beta: beta for the functions that have it, in order.
+        resets_to_initial: whether a reset restores the initial state instead of zeros.
 
     Raises:
         SpecError: an argument is invalid.
@@ -66,7 +66,7 @@ class GRU(Freezable, FormInState, nn.RNNBase):
     __signature__ = OwnSignature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make one that is a `torch.nn.GRU`, too, where that computes the same; without arguments, a copy."""
+        """Make an instance of `torch.nn.GRU` too, if the equations agree; without arguments, a copy."""
         is_plain = cls is GRU and bool(args or kwargs) and is_pytorchs(kwargs)
         made: Self = super().__new__(TorchGRU if is_plain else cls)
         return made
@@ -83,7 +83,7 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         **kwargs: Any,
     ) -> None:
         if "proj_size" in kwargs:
-            raise SpecError.of("proj_size", "given; a GRU has none")
+            raise SpecError.of("proj_size", "given; a GRU has no projection, so remove it")
         nn.RNNBase.__init__(self, "GRU", *args, **kwargs)
         self._form = form_of(
             "bidirectional" if self.bidirectional else "forward",
@@ -105,14 +105,14 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         """Return the outputs of the last layer, and the last states of all layers.
 
         Args:
-            input: [T, B, I], [B, T, I] with batch_first, [T, I] of one row, or a PackedSequence.
-            hx: [L·D, B, H], or [L·D, H] of one row. Default: None (zeros).
-            lengths: [B], the number of steps of each row. Must be None for a PackedSequence. Default: None
-                (all T steps).
-            resets: booleans, [T, B], or [B, T] with batch_first: before which steps the state is reset.
+            input: [T, B, I], [B, T, I] with batch_first, [T, I] for one sequence, or a PackedSequence.
+            hx: [L·D, B, H], or [L·D, H] for one sequence. Default: None (zeros).
+            lengths: [B], the number of steps of each sequence. Must be None for a PackedSequence.
+                Default: None (all T steps).
+            resets: booleans, [T, B], or [B, T] with batch_first: whether the state is reset before a step.
 
         Returns:
-            The outputs in the form of the input, with D·H features and zero in the padding, and the states
+            the outputs in the layout of the input, with D·H features and zero in the padding, and the states
             [L·D, B, H].
 
         Raises:
@@ -129,7 +129,7 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         if is_packed:
             return self._packed(input, hx, lengths, resets)
         if input.dim() not in (2, 3):
-            raise SpecError.of("input", f"shape {list(input.shape)}; must be of 2 or 3 axes")
+            raise SpecError.of("input", f"shape {list(input.shape)}; must have 2 or 3 dimensions")
         is_one = input.dim() == 2
         X = input.unsqueeze(1) if is_one else input.transpose(0, 1) if self.batch_first else input
         check_axes(resets, 1 if is_one else 2)
@@ -146,12 +146,12 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
 
     def _run_directly(self, input: Any, hx: Tensor | None, attention: Tensor | None = None) -> Any:
-        """All layers by kernels that read the tensors where they are, or by PyTorch; None on other routes."""
+        """Run all layers with kernels that read tensors in place, or with PyTorch; None for other routes."""
         X, tensors, T, B = input, None, 0, 0
         if isinstance(input, Tensor) and input.dim() == 3:
             X, own = input.transpose(0, 1) if self.batch_first else input, self._parameters
             T, B, _ = X.shape
-            weights = [*map(own.get, self._flat_weights_names)]  # None if computed from others
+            weights = [*map(own.get, self._flat_weights_names)]  # None if computed from other tensors
             if not (self.dropout and self.training) and type(None) not in map(type, weights):
                 tensors = (X, hx, attention, None, None, *self._with_biases(weights))
         found: Any = None
@@ -191,7 +191,7 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         order = input.sorted_indices
         if hx is not None and order is not None:
             hx = hx.index_select(1, order)
-        if is_recorded() or is_exporting():  # whose sizes are open
+        if is_recorded() or is_exporting():  # dynamic sizes
             X, given = pad_packed_sequence(PackedSequence(input.data, input.batch_sizes))
             Y, Y_h = self._layers(X, hx, given, None)
             data = pack_padded_sequence(Y, given).data
@@ -212,10 +212,10 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         groups: Sequence[RowGroup] | None = None,
         attention: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """All layers over X [T, B, I]; or over packed data [steps, I] in groups of rows, to packed data."""
+        """Run all layers over X [T, B, I], or over packed data [steps, I] in groups of rows."""
         if X.shape[-1] != self.input_size:
             raise SpecError.of(
-                "input", f"{X.shape[-1]} numbers in a row; must be {self.input_size}, its input_size"
+                "input", f"{X.shape[-1]} features; must have {self.input_size}, the module's input_size"
             )
         must_have_steps("input", X)
         B = X.shape[1] if groups is None else groups[-1].rows.stop
@@ -254,38 +254,38 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         return X.to(wanted), (last[0] if len(last) == 1 else torch.cat(last)).to(wanted)
 
     def _weights(self) -> list[Tensor]:
-        """The weights of this call, computed from others if so parametrized."""
+        """Return the weights of this call; parametrizations compute them."""
         return [getattr(self, name) for name in self._flat_weights_names]
 
     @property
     def form(self) -> TorchGruConfig:
-        """What it computes, without its sizes."""
+        """Return the configuration, without sizes."""
         return self._form
 
     def weights_of(self, number: int) -> list[Tensor | None]:
-        """Those of a layer: four for each direction."""
+        """Return the weights of a layer, four for each direction."""
         weights = self._weights()
         each = len(weights) // self.num_layers
         return self._with_biases(weights[number * each : (number + 1) * each])
 
     def _with_biases(self, own: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Weights with None for the biases that a module has none of."""
+        """Insert None for the biases of a module without biases."""
         if self.bias:
             return [*own]
         return [tensor for n in range(0, len(own), 2) for tensor in (*own[n : n + 2], None, None)]
 
     def specs(self) -> list[Spec]:
-        """What each layer computes."""
+        """Return the specification of each layer."""
         D, attention = self._form.num_directions, self.has_attention
         sizes = [self.input_size, *[D * self.hidden_size] * (self.num_layers - 1)]
         return [spec_of(self._form, size, self.hidden_size, "float32", attention) for size in sizes]
 
     def form_in_state(self) -> TorchForm:
-        """What its state dict says of it."""
+        """Return the entry for the state dict."""
         return TorchForm(self.specs()[0], self._form.resets_to_initial)
 
     def extra_repr(self) -> str:
-        """PyTorch's, and what differs from it."""
+        """Return PyTorch's text, and the options that differ from it."""
         return str(super().extra_repr()) + words_of(self._form)
 
     def _get_name(self) -> str:
@@ -293,7 +293,7 @@ class GRU(Freezable, FormInState, nn.RNNBase):
 
 
 class TorchGRU(GRU, nn.GRU):
-    """A `GRU` that computes what `torch.nn.GRU` does, and is one."""
+    """`GRU` with the equation of `torch.nn.GRU`, and an instance of it."""
 
     def forward(
         self,
@@ -304,7 +304,7 @@ class TorchGRU(GRU, nn.GRU):
     ) -> tuple[Any, Tensor]:
         """See `GRU.forward`.
 
-        `torch.compile` leaves a gap in its code for an nn.GRU. It would look into what runs there, too.
+        `torch.compile` breaks the graph at an nn.GRU, but would also compile the code inside.
         """
         if "torch._dynamo" not in sys.modules or torch.compiler.is_dynamo_compiling():
             return super().forward(input, hx, lengths, resets)
@@ -313,20 +313,21 @@ class TorchGRU(GRU, nn.GRU):
 
 
 class AUGRU(GRU):
-    """A GRU whose update gate an attention score scales, as in interest evolution networks.
+    """A GRU with attention scores that scale its update gate, as in interest evolution networks.
 
         z = (1 - a)·z              "openvino": a score of 0 leaves the gate, 1 forgets the state
         z = 1 - a·(1 - z)          "dien": a score of 1 leaves the gate, 0 keeps the state
 
-    One layer, forward; else as `GRU`. linear_before_reset is False by default, as AUGRU is defined. Sources:
-    OpenVINO's AUGRUSequence, which computes what the first TensorFlow code did; and the paper on DIEN (arXiv
-    1809.03672), equations 14 to 16, whose update gate is 1 - z, as DeepCTR-Torch and others compute it.
+    An AUGRU has one forward layer. Other options are as in `GRU`. linear_before_reset is False by default, as
+    in the definition of AUGRU. Sources: OpenVINO's AUGRUSequence, which agrees with the first TensorFlow
+    code; and equations 14 to 16 of the paper on DIEN (arXiv 1809.03672). The paper's update gate is 1 - z, as
+    in DeepCTR-Torch.
 
     Args:
         input_size: I.
         hidden_size: H.
         attention: "openvino" or "dien".
-        options: as `GRU` takes them, but num_layers, bidirectional and dropout.
+        options: the options of `GRU`, except num_layers, bidirectional and dropout.
     """
 
     has_attention = True
@@ -336,7 +337,7 @@ class AUGRU(GRU):
     ) -> None:
         for name in ("num_layers", "bidirectional", "dropout"):
             if name in options:
-                raise SpecError.of(name, "given; an AUGRU has one layer, forward")
+                raise SpecError.of(name, "given; an AUGRU has one forward layer, so remove it")
         super().__init__(input_size, hidden_size, **{"linear_before_reset": False, **options})
         self._form = replace(self._form, attention=must_have_attention(attention))
 
@@ -348,17 +349,17 @@ class AUGRU(GRU):
         lengths: Tensor | None = None,
         resets: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The states after all steps, and the last.
+        """Return the states after all steps, and the last states.
 
         Args:
             input: [T, B, I], or [B, T, I] with batch_first.
-            attention: scores, [T, B] or [T, B, 1], or as the input has these axes.
+            attention: scores, [T, B] or [T, B, 1], or [B, T] or [B, T, 1] with batch_first.
             hx: [1, B, H]. Default: None (zeros).
-            lengths: as for `GRU`.
-            resets: as for `GRU`.
+            lengths: as in `GRU`.
+            resets: as in `GRU`.
 
         Returns:
-            Y [T, B, H], as the input is, and Y_h [1, B, H].
+            Y [T, B, H], or [B, T, H] with batch_first, and Y_h [1, B, H].
 
         Raises:
             SpecError: an argument is invalid.
@@ -368,11 +369,11 @@ class AUGRU(GRU):
             raise SpecError.of("attention", "None; must be a tensor")
         if input.dim() != 3 or input.shape[2] != self.input_size:
             raise SpecError.of(
-                "input", f"shape {list(input.shape)}; must be of 3 axes, {self.input_size} numbers in a row"
+                "input", f"shape {list(input.shape)}; must have 3 dimensions, {self.input_size} features"
             )
         must_have_steps("input", input.transpose(0, 1) if self.batch_first else input)
         if attention.dim() not in (2, 3):
-            raise SpecError.of("attention", f"shape {list(attention.shape)}; must be of 2 or 3 axes")
+            raise SpecError.of("attention", f"shape {list(attention.shape)}; must have 2 or 3 dimensions")
         check_axes(resets, 2)
         X, scores = input, attention
         if self.batch_first:

@@ -14,7 +14,7 @@ from onegru.torch.arguments import TorchGruConfig, form_of
 
 
 def cast(tensor: Any, like: Tensor) -> Any:
-    """Under autocast, a tensor in the type of the weights: PyTorch computes its GRUs in that, too."""
+    """Return a tensor in the type of the weights under autocast, as PyTorch's GRUs do."""
     kind = like.device.type
     if tensor is None or tensor.dtype == like.dtype or kind == "meta" or not torch.is_autocast_enabled(kind):
         return tensor
@@ -22,12 +22,12 @@ def cast(tensor: Any, like: Tensor) -> Any:
 
 
 def type_of(parameter: Tensor) -> str:
-    """A parameter's type in words, and the remedy."""
+    """Return a parameter's type as text, and the remedy."""
     return f"{parameter.dtype}, as the parameters are: convert it, or the module by `module.to(dtype)`"
 
 
 def promoted(X: Tensor, hx: Tensor | None) -> torch.dtype:
-    """The type of the results: under autocast, as PyTorch's GRUs have it, not that of the weights."""
+    """Return the type of the results: under autocast the type of the inputs, as in PyTorch's GRUs."""
     kind, state = X.device.type, X if hx is None else hx
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return torch.promote_types(X.dtype, state.dtype)
@@ -35,7 +35,7 @@ def promoted(X: Tensor, hx: Tensor | None) -> torch.dtype:
 
 
 class OwnSignature:
-    """The signature of a class that has a `__new__` of any arguments: that of its `__init__`."""
+    """Descriptor for the signature of a class: that of `__init__`, not of its generic `__new__`."""
 
     def __get__(self, instance: object, owner: Any) -> inspect.Signature:
         signature = inspect.signature(owner.__init__)
@@ -43,10 +43,10 @@ class OwnSignature:
 
 
 def check_axes(resets: Tensor | None, count: int) -> None:
-    """Refuse resets of another rank."""
+    """Raise SpecError for resets of another rank."""
     if resets is not None and resets.dim() != count:
         raise SpecError.of(
-            "resets", f"shape {list(resets.shape)}; must be of {count} axes, as the input's first"
+            "resets", f"shape {list(resets.shape)}; must have {count} dimensions, as in the input"
         )
 
 
@@ -54,7 +54,7 @@ _FURTHER = ("clip", "activations", "activation_alpha", "activation_beta")
 
 
 def is_pytorchs(options: Mapping[str, Any]) -> bool:
-    """Whether PyTorch's modules compute what these further options say."""
+    """Whether PyTorch's modules support these additional options."""
     names = options.get("activations")
     direction = "bidirectional" if names is not None and len(names) == 4 else "forward"
     given: dict[str, Any] = {name: options.get(name) for name in _FURTHER}
@@ -66,13 +66,13 @@ _OWN = "onegru.torch."
 
 
 def name_of(module: nn.Module) -> str:
-    """What a summary calls a module: who runs it, and PyTorch's name."""
+    """Return the name of a module in a summary: its library, and PyTorch's name."""
     name = type(module).__name__.removeprefix("Torch")
     return f"onegru.{name}" if type(module).__module__.startswith(_OWN) else name
 
 
 def words_of(form: TorchGruConfig) -> str:
-    """How a form differs from PyTorch's, for a summary."""
+    """Return the differences from PyTorch's variant, for a summary."""
     found = "" if form.linear_before_reset else ", linear_before_reset=False"
     found += f", clip={form.clip}" if form.clip else ""
     return found + (

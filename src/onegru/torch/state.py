@@ -12,14 +12,14 @@ from onegru.layers.torch_form import KEY, TorchForm, read_torch_form
 
 
 class FormInState(nn.Module):
-    """A module whose state dict has an entry for its form, unless PyTorch's module computes the same.
+    """Module with a state dict entry for its configuration, unless PyTorch's module computes the same.
 
-    The methods of `torch.nn.Module` for such entries, `get_extra_state` and `set_extra_state`, would give one
-    to every module of the class.
+    `get_extra_state` and `set_extra_state` of `torch.nn.Module` would add an entry to every module of the
+    class.
     """
 
     def form_in_state(self) -> TorchForm:
-        """What it computes."""
+        """Return the configuration."""
         raise NotImplementedError
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -53,7 +53,7 @@ class FormInState(nn.Module):
             missing_keys.append(key)
 
     def _refusal(self, entry: object, own: TorchForm) -> str:
-        """Why the tensors of a state dict with this entry are not this module's; empty if they are."""
+        """Return the reason why tensors of a state dict with this entry do not fit; "" if they fit."""
         try:
             found = own.differences(read_torch_form(entry))
         except SpecError as error:

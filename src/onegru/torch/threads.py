@@ -1,4 +1,4 @@
-"""The number of threads of a call."""
+"""Choose the number of threads of a call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def with_threads(run: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
-    """A call with the smaller of `torch.get_num_threads` and `onegru.get_num_threads`."""
+    """Run a call with the smaller of `torch.get_num_threads` and `onegru.get_num_threads`."""
     _native.limit_threads(torch.get_num_threads())
     try:
         return run(*args, **options)

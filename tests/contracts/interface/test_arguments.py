@@ -1,4 +1,4 @@
-"""Every argument of every public function and class: what is of a wrong kind is refused by its name."""
+"""Test every argument of every public function and class: invalid types raise an error with its name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ T, B, I, H = 3, 2, 5, 4
 
 
 class Bare:
-    """An object that is nothing in particular."""
+    """Object without features."""
 
     def __repr__(self) -> str:
         return "Bare()"
 
 
 class NoTruth(Bare):
-    """An object that cannot even be asked whether it is true, or equal."""
+    """Object that raises an error when its truth or equality is requested."""
 
     def __bool__(self) -> bool:
         raise RuntimeError("no truth")
@@ -40,7 +40,7 @@ def some(*items: object) -> Iterator[object]:
     yield from items
 
 
-#: What to give in place of an argument, by what to call it.
+#: Invalid values of arguments, by name.
 WRONG: Mapping[str, Callable[[], Any]] = {
     "None": lambda: None,
     "False": lambda: False,
@@ -105,7 +105,7 @@ def set_state(stream: Any, state: object) -> None:
     stream.state = state
 
 
-#: What is called, by its name: it, and arguments that are legal.
+#: The called functions and classes by name, with valid arguments.
 CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
     "gru": (lambda: onegru.gru, {"X": X, "W": W, "R": R}),
     "gru_cell": (
@@ -164,7 +164,7 @@ CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
     "to_flax": (lambda: onegru.to_flax, {"layer": make_gru(linear_before_reset=True)}),
 }
 
-#: Public names that take no arguments, or whose arguments are the business of other tests: files and models.
+#: Public names without arguments, or with arguments that other tests check: files and models.
 ELSEWHERE = {
     *("Check", "InferenceSession", "Model"),
     *("FormatError", "MissingExtraError", "OneGRUError", "SpecError", "SpecWarning"),
@@ -183,7 +183,7 @@ ELSEWHERE = {
         "targets",
         "verify",
     ),
-    *("to_keras", "to_torch"),  # which need their frameworks
+    *("to_keras", "to_torch"),  # they need their frameworks
 }
 
 _NUMBERS = {"1", "2**70", "inf", "array(1)", "float16 scalar"}
@@ -196,7 +196,7 @@ _FLOAT_ARRAYS = {
 }
 _FLAGS = {"False", "True"}
 
-#: What of WRONG is legal, by arguments; by function and argument where functions differ.
+#: Values in WRONG that are valid, by argument; by function and argument where functions differ.
 LEGAL_BY_ARGUMENTS: list[tuple[list[str], set[str]]] = [
     (["hidden_size", "direction", "activations", "output_sequence", "B", "initial_h", "out"], {"None"}),
     (["name", "prefix", "backward", "gate_fn", "activation_fn", "activation"], {"None"}),
@@ -241,7 +241,7 @@ LEGAL_BY_ARGUMENTS: list[tuple[list[str], set[str]]] = [
     (["Stream.reset rows", "StackStream.reset rows"], {"None", "()", "[]"}),
     (["Activation alpha"], (_NUMBERS | {"0", "-1", "0.0"}) - {"array(1)"}),
     (["Spec clip"], {"None", "1", "2**70", "float16 scalar"}),
-    # Weights do not know their sizes yet: those are checked against a Spec.
+    # Weights do not know their sizes yet. These are checked against a Spec.
     (["Weights W", "Weights R", "Weights B"], _FLOAT_ARRAYS),
     (["Spec input_size"], {"0", "1", "2**70"}),
     (
@@ -267,7 +267,7 @@ LEGAL_BY_ARGUMENTS: list[tuple[list[str], set[str]]] = [
     (["from_flax prefix", "from_torch prefix"], {"None", "''"}),
     (["from_keras bidirectional"], {"None", "False"}),
     (["from_keras reset_after"], {"None", "True"}),
-    # An empty list is none, as in a file.
+    # An empty list means None, as in a file.
     (["gru activations", "GRU activations"], {"None", "()", "[]", "array([])"}),
     (["gru layout"], {"None", "0", "1", "array(1)"}),
     (["gru linear_before_reset"], {"None"} | _FLAGS | _INTEGERS),
@@ -276,7 +276,7 @@ LEGAL_BY_ARGUMENTS: list[tuple[list[str], set[str]]] = [
 ]
 LEGAL = {argument: labels for arguments, labels in LEGAL_BY_ARGUMENTS for argument in arguments}
 
-#: Where another argument is named: one that is legal by itself, but not beside this one.
+#: Arguments that are valid, but not together with this one. The message names the other argument.
 NAMED = {
     "Activation name": "activations",
     "GRU.trace X": "Y",

@@ -1,4 +1,4 @@
-"""The fast path: calls that native code takes at once, with the bits and the messages of the general path."""
+"""Test the fast path of native code: calls return the bits and the messages of the general path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ I, H = 3, 5
 
 
 class Other(np.ndarray[Any, Any]):
-    """An array of a class that native code leaves to the general path."""
+    """Array subclass that native code leaves to the general path."""
 
 
 def make(dtype: Any, D: int = 1, sizes: tuple[int, int] = (I, H), **options: Any) -> onegru.GRU:
@@ -35,12 +35,12 @@ def bits(array: Array) -> bytes:
 
 
 def general(call: Callable[..., Any], X: Array, *args: Any, **given: Any) -> Any:
-    """What the general path returns."""
+    """Return the result of the general path."""
     return call(X.view(Other), *args, **given)
 
 
 def strided(array: Array) -> Array:
-    """The same numbers, the last axis contiguous, the others not."""
+    """Return the same values with a contiguous last axis and other strides for the others."""
     wide = np.zeros((*(2 * size for size in array.shape[:-1]), array.shape[-1] + 3), array.dtype)
     view = wide[(*(slice(None, None, -2) for _ in array.shape[:-1]), slice(1, 1 + array.shape[-1]))]
     view[...] = array
@@ -108,7 +108,7 @@ def test_every_mix_has_the_bits_of_the_general_path(dtype: Any, D: int, layout: 
 
 @pytest.mark.parametrize(("layout", "lengths"), itertools.product((0, 1), (False, True)))
 def test_the_last_state_may_be_the_first(layout: int, lengths: bool) -> None:
-    """Also where threads share the rows."""
+    """Threads that share the rows must allow it too."""
     layer = make(np.float32, 2, (32, 64))
     X, h = draw(40, 64, 32), draw(*((2, 64) if layout == 0 else (64, 2)), 64)
     if layout:
@@ -168,7 +168,7 @@ def test_other_calls_take_the_general_path() -> None:
 
 
 def wrong_calls() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Options of a layer, and what it refuses."""
+    """Yield options of a layer with arguments that it rejects."""
     X, A = draw(4, 3, I), draw(4, 3)
     Y, Y_h = np.zeros((4, 1, 3, H), np.float32), np.zeros((1, 3, H), np.float32)
     frozen = Y.copy()
@@ -305,7 +305,7 @@ def test_what_is_wrong_in_a_step_is_refused_in_the_same_words() -> None:
 
 @pytest.mark.parametrize("layout", [0, 1])
 def test_a_models_nodes_take_the_fast_path(layout: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lengths and batch first included; lengths must still be of a type that the specification has."""
+    """Nodes with lengths and batch first are included; lengths must have a type of the specification."""
     onnx = pytest.importorskip("onnx")
     from tests.support.files.onnx_models import graph, gru, model, value, weights
 
@@ -337,7 +337,7 @@ OPENVINO = {
 
 
 def openvino_inputs(function: str, D: int, lengths: Any = np.int64) -> dict[str, Array]:
-    """Inputs of OpenVINO's operators, in the order of the specification."""
+    """Return inputs of OpenVINO's operators, in the order of the specification."""
     T, B = 4, 3
     if function.endswith("cell"):
         inputs = {"X": draw(B, I), "state": draw(B, H), "W": draw(3 * H, I), "R": draw(3 * H, H)}
@@ -377,7 +377,7 @@ def test_a_models_openvino_layers_take_the_fast_path(
     for array, right in zip(results, expected if len(results) == 2 else [expected], strict=True):
         assert array.shape == right.shape and array.flags.c_contiguous
         assert bits(array) == bits(right)
-    # What the fast path leaves to the general one.
+    # Cases that the fast path leaves to the general path.
     views = {name: array.view(Other) for name, array in feeds.items()}
     for array, right in zip(loaded.run(views).values(), results, strict=True):
         assert bits(array) == bits(right)

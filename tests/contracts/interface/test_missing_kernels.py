@@ -1,4 +1,4 @@
-"""A build without some kernels says how to add them, and differs from a full build in nothing else."""
+"""Test a build without some kernels: its errors say how to add them, and nothing else differs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_message_names_the_command_that_adds_a_kernel(tmp_path: Path) -> Non
 
 
 def commands(folder: Path, **options: str) -> dict[str, str]:
-    """The command that compiles each unit of onegru, without the names of folders."""
+    """Return the command that compiles each unit of onegru, without the names of folders."""
     defines = {
         "ONEGRU_TARGETS": "native",
         "ONEGRU_PYTHON": "OFF",

@@ -1,4 +1,4 @@
-"""Everything public pickles and copies: class, attributes, what it does; nothing that changes is shared."""
+"""Test that all public objects can be pickled and copied, and that copies share nothing that changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRAMES = np.random.default_rng(2).standard_normal((3, 1, 1, 16)).astype(np.float
 
 @dataclass(frozen=True)
 class Case:
-    """How to make an object of a class, or of a subclass, and what it is known by."""
+    """Constructor of an object of a class, or of a subclass, and its identifying properties."""
 
     make: Callable[[type[Any]], Any]
     known_by: Callable[[Any], Any]
@@ -40,7 +40,7 @@ class Case:
 
 
 def made_of(kind: Any, base: Any, *arguments: Any, **keywords: Any) -> Any:
-    """An object whose class has no constructor of its own for users: as the class makes it itself."""
+    """Create an object of a class without a public constructor, as the class itself does."""
     instance = kind.__new__(kind)
     base.__init__(instance, *arguments, **keywords)
     return instance
@@ -86,7 +86,7 @@ def run_node(node: Any) -> Any:
 
 
 def plain(make: Callable[[], Any]) -> Case:
-    """A frozen dataclass of plain data."""
+    """Return the case of a frozen dataclass of plain data."""
     return Case(lambda kind: make(), repr)
 
 
@@ -199,8 +199,8 @@ CLASSES = {
     **REPORTS,
 }
 
-# Pickles look classes up by name: subclasses stand in this module, with a slot of their own, which Python's
-# exceptions do not keep.
+# Pickles look classes up by name. So the subclasses are in this module, with an additional slot, which
+# Python's exceptions do not keep.
 SUBCLASSES: dict[str, type[Any]] = {
     name: type(
         f"Own{name}",
@@ -208,7 +208,7 @@ SUBCLASSES: dict[str, type[Any]] = {
         {"__module__": __name__, "__slots__": () if issubclass(kind, Exception) else ("slot",)},
     )
     for name, kind in CLASSES.items()
-    if not is_dataclass(kind)  # those are frozen
+    if not is_dataclass(kind)  # dataclasses are frozen
 }
 globals().update({kind.__name__: kind for kind in SUBCLASSES.values()})
 
@@ -237,7 +237,7 @@ def test_objects_pickle_and_copy(name: str, way: str) -> None:
     case.begin(item)
     twin = WAYS[way](item)
     assert type(twin) is CLASSES[name]
-    # What it is known by may change it: the other's state is its own.
+    # The properties may change the object. The copy has its own state.
     np.testing.assert_equal(case.known_by(twin), case.known_by(item))
 
 
@@ -270,14 +270,14 @@ def test_a_pickle_holds_a_layer_once() -> None:
 
 
 def test_layers_and_streams_name_public_classes_alone() -> None:
-    """So that a pickle is read by a version whose modules lie elsewhere."""
+    """So another version, with other modules, can read a pickle."""
     stack = make_stack(2, activations=["Elu", "Tanh"])
     pickled = pickle.dumps((make_gru(), stack, stack.stream(), make_gru().stream()), 2)
     assert set(re.findall(rb"onegru\.\w+", pickled)) == {b"onegru.reports"}
 
 
 def test_a_refused_import_is_told_across_processes() -> None:
-    """As a pool of processes does it: an error that cannot be read would leave it waiting for ever."""
+    """A pool of processes would wait forever for an error that it cannot read."""
     with (
         pytest.raises(onegru.MissingExtraError) as caught,
         needs_extra("no_such_package", "extra", "this"),

@@ -1,6 +1,6 @@
-"""How far the native core is from exact: activations, rounding to 16 bits, whole layers.
+"""Test the accuracy of the native core: activations, rounding to 16 bits, whole layers.
 
-`make accuracy` does over all float32 numbers what is sampled here; docs/accuracy.md has the figures of both.
+`make accuracy` tests all float32 values, this module a sample. docs/accuracy.md has the results of both.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from onegru.core.dtypes import Array, bfloat16
 ids = [str(activation) for activation in MEASURED]
 needs_fma = pytest.mark.skipif(not fma_targets(), reason="no target with FMA on this processor")
 
-# Largest errors in ULP over all 2^32 float32 numbers, measured by `make accuracy`, rounded up to hundredths.
-# Those of 0 and 0.5 follow from the formulas: none rounds more than once.
+# Largest errors in ULP over all 2^32 float32 values, measured by `make accuracy`, rounded up to hundredths.
+# The errors 0 and 0.5 follow from the formulas, which round at most once.
 FLOAT32_BOUNDS = {
     "Relu": 0.0,
     "Tanh": 1.95,
@@ -38,7 +38,7 @@ FLOAT32_BOUNDS = {
     "Softplus": 2.80,
 }
 
-# Largest errors in ULP against long double over the 5 million numbers of `doubles()`, and a tenth more.
+# Largest errors in ULP against long double over the 5 million values of `doubles()`, plus a tenth.
 FLOAT64_BOUNDS = {
     "Relu": 0.0,
     "Tanh": 2.3,
@@ -55,7 +55,7 @@ FLOAT64_BOUNDS = {
 
 
 def around(points: Array, patterns: int) -> Array:
-    """The float32 numbers near each point and its negative, by their bits."""
+    """Return the float32 values near each point and its negative, by their bits."""
     middle = points.astype(np.float32).view(np.uint32).astype(np.int64)
     bits = middle[:, None] + np.arange(-patterns, patterns)
     positive = np.unique(bits[(bits >= 0) & (bits <= 0x7F800000)]).astype(np.uint32)
@@ -64,12 +64,12 @@ def around(points: Array, patterns: int) -> Array:
 
 @functools.cache
 def floats() -> npt.NDArray[np.float32]:
-    """Every 1009th float32, and all those around points where a formula changes; NaNs of all kinds too."""
+    """Return every 1009th float32, all values near changes of formulas, and NaNs of all kinds."""
     bits = [
         np.arange(0, 1 << 32, 1009, dtype=np.uint32),
         around(np.array([0.0, 0.625, 1.0, 2.0, 2.5, 22.0, 60.0, np.inf, 2.0**-126]), 1 << 15),
-        around(np.arange(1, 601) * (np.log(2) / 4), 1 << 9),  # where the reduction of e^x, e^2x changes
-        around(np.arange(87, 104.5, 0.125), 1 << 10),  # where e^-x is subnormal
+        around(np.arange(1, 601) * (np.log(2) / 4), 1 << 9),  # the reduction of e^x, e^2x changes
+        around(np.arange(87, 104.5, 0.125), 1 << 10),  # e^-x is subnormal here
         around(np.ldexp(1.0, np.arange(-149, 128)), 1 << 8),
         np.arange(1, 1 << 23, 131, dtype=np.uint32),  # subnormals
     ]
@@ -91,13 +91,13 @@ def doubles() -> npt.NDArray[np.float64]:
 
 
 def exact(activation: Activation, x: Array) -> Array:
-    """The activation at float64 numbers, in long double."""
+    """Return the activation at float64 values, in long double."""
     L = np.longdouble
     alpha, beta, zero = L(activation.alpha or 0), L(activation.beta or 0), L(0)
     high = x.astype(np.float32).astype(np.float64)
     with np.errstate(all="ignore"):
         wide = x.astype(L)
-        # alpha has 24 bits and so has `high`: nothing is lost before the terms cancel.
+        # alpha and `high` have 24 bits, so nothing is lost before the terms cancel.
         affine = (alpha * high.astype(L) + beta) + alpha * (wide - high.astype(L))
         functions: dict[str, Callable[[], Array]] = {
             "Relu": lambda: np.maximum(wide, zero),
@@ -124,7 +124,7 @@ def test_float32(activation: Activation) -> None:
     worst = Worst()
     worst_error(activation, floats(), fma_targets(), worst)
     assert worst.ulp <= FLOAT32_BOUNDS[activation.name], worst
-    assert worst.differing == 0  # targets have the same bits
+    assert worst.differing == 0  # targets are bitwise identical
 
 
 def test_default_activations_are_within_four_ulp() -> None:
@@ -187,7 +187,7 @@ def halves() -> list[Any]:
 
 
 def neighbourhoods(dtype: Any) -> Array:
-    """Every finite number of a type, the points half-way to the next, and the float32 beside each."""
+    """Return the finite values of a type, the midpoints between them, and adjacent float32 values."""
     bits = np.arange(1 << 15, dtype=np.uint16)
     value = bits.view(dtype).astype(np.float32)
     finite = value[np.isfinite(value)].astype(np.float64)
@@ -203,7 +203,7 @@ def neighbourhoods(dtype: Any) -> Array:
 
 @pytest.mark.parametrize("dtype", halves(), ids=str)
 def test_rounding_to_16_bits(dtype: Any) -> None:
-    """With z = 1 and n = 0 a step keeps the float32 state, and returns it rounded."""
+    """With z = 1 and n = 0, a step keeps the float32 state, and returns it rounded."""
     H, x = 16, neighbourhoods(dtype)
     x = np.pad(x, (0, -len(x) % H)).reshape(-1, H)
     layer = onegru.GRU(
@@ -219,14 +219,14 @@ def test_rounding_to_16_bits(dtype: Any) -> None:
     assert np.array_equal(stream.state, x)
     with np.errstate(over="ignore"):
         wanted = x.astype(dtype)
-    # -0·1 + 0 is +0, so a zero has lost its sign before it is rounded.
+    # -0·1 + 0 is +0, so a zero loses its sign before it is rounded.
     wanted[x == 0] = 0
     assert np.array_equal(h.view(np.uint16), wanted.view(np.uint16))
 
 
 @pytest.mark.parametrize("dtype", halves(), ids=str)
 def test_widening_from_16_bits(dtype: Any) -> None:
-    """With z = 0 and n = x a layer returns its input: every finite number, infinity and NaN."""
+    """With z = 0 and n = x, a layer returns its input: every finite value, infinity and NaN."""
     every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     finite = every[np.isfinite(every.astype(np.float32))]
     W, R = np.array([0, 0, 1], dtype)[None, :, None], np.zeros((1, 3, 1), dtype)
@@ -243,7 +243,7 @@ def test_widening_from_16_bits(dtype: Any) -> None:
 
 
 def draw(H: int, B: int, seed: int) -> tuple[Array, ...]:
-    """W, R, B, X: weights as frameworks start them, inputs of variance one, 100 steps."""
+    """Return W, R, B, X: weights as initialized by frameworks, inputs of variance one, 100 steps."""
     rng = np.random.default_rng(seed)
     shapes = (1, 3 * H, H), (1, 3 * H, H), (1, 6 * H)
     weights = [rng.uniform(-(H**-0.5), H**-0.5, shape).astype(np.float32) for shape in shapes]
@@ -251,7 +251,7 @@ def draw(H: int, B: int, seed: int) -> tuple[Array, ...]:
 
 
 def error(H: int, after: bool, seed: int, dtype: Any = np.float32, **options: Any) -> float:
-    """The largest difference of Y from the reference in float64."""
+    """Return the largest difference of Y from the float64 reference."""
 
     def run(dtype: Any, **options: Any) -> Array:
         W, R, B, X = (array.astype(dtype) for array in draw(H, 4, seed))
@@ -260,7 +260,7 @@ def error(H: int, after: bool, seed: int, dtype: Any = np.float32, **options: An
     return float(np.abs(run(dtype, **options) - run(np.float64, engine="reference")).max())
 
 
-# (H, linear_before_reset) -> the largest error of 20 draws in float32 and in float64, and a quarter more.
+# (H, linear_before_reset) -> the largest error of 20 draws in float32 and in float64, plus a quarter.
 LAYER_BOUNDS = {
     (64, False): (6.6e-7, 9.7e-16),
     (64, True): (4.4e-7, 8.3e-16),
@@ -275,7 +275,8 @@ def test_layers(H: int, after: bool) -> None:
         assert error(H, after, 0, dtype) <= bound
 
 
-# (H, weight_storage, activation_storage) -> the largest error of 5 draws in either reset mode, and a quarter.
+# (H, weight_storage, activation_storage) -> the largest error of 5 draws in either reset mode, plus a
+# quarter.
 STORAGE_BOUNDS = {
     (256, "bfloat16", None): 3.4e-3,
     (256, "bfloat16", "bfloat16"): 5.2e-3,
@@ -300,10 +301,10 @@ def test_the_cost_of_storage(H: int, weights: str, activations: str | None) -> N
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("storage", ["float16", "bfloat16"])
 def test_rounding_the_weights_is_the_whole_cost(storage: str, after: bool) -> None:
-    """W and R rounded by hand in a float32 layer give the same bits. Biases are kept in float32."""
+    """A float32 layer with rounded W and R is bitwise identical. Biases are stored as float32."""
     dtype = np.dtype(np.float16) if storage == "float16" else bfloat16()
     W, R, B, X = draw(67, 3, 1)
-    W[0, 0, :4] = 2.0**-20, -(2.0**-24), 2.0**-25, 60000  # subnormal and large in float16
+    W[0, 0, :4] = 2.0**-20, -(2.0**-24), 2.0**-25, 60000  # subnormal and large values in float16
     kept, _ = onegru.GRU(W, R, B, linear_before_reset=after, weight_storage=storage)(X)
     W, R = (array.astype(dtype).astype(np.float32) for array in (W, R))
     by_hand, _ = onegru.GRU(W, R, B, linear_before_reset=after)(X)

@@ -1,4 +1,4 @@
-"""The same row gives the same bits, whatever is beside it, before it, or computing it."""
+"""Test that a row's results are bitwise identical, regardless of the other rows and the threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.comparison import TYPES, assert_bits
 from tests.support.layers import normal_gru
 from tests.support.machine.processes import run_python
 
-#: Element types, and ways to keep a float32 layer's weights: the type and the options of each.
+#: Element types, and storage types of a float32 layer's weights: the type and the options of each.
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     **{np.dtype(dtype).name: (dtype, {}) for dtype in TYPES},
     "bfloat16 weights": (np.float32, {"weight_storage": "bfloat16"}),
@@ -63,7 +63,7 @@ def test_batches_and_places_in_them(kind: str, size: tuple[int, int], after: boo
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "bfloat16 weights"])
 @pytest.mark.parametrize("attention", ["openvino", "dien"])
 def test_scores_of_one_row_by_several_threads(kind: str, attention: str) -> None:
-    """Its products with x are computed ahead, while others may still read the scores of before."""
+    """Products with x are computed ahead, while other threads may still read the previous scores."""
     dtype, options = KINDS[kind]
     layer = make(17, 257, dtype, linear_before_reset=True, attention=attention, **options)
     X, scores = draw(200, 1, 17, dtype=dtype), np.abs(draw(200, 1, dtype=dtype))
@@ -118,13 +118,13 @@ def test_chunks_steps_and_rows_of_a_stream(kind: str, after: bool) -> None:
 @pytest.mark.parametrize(("kind", "after"), itertools.product(KINDS, [False, True]))
 @pytest.mark.parametrize(("I", "H"), [(1, 131), (40, 192), (301, 200)])
 def test_one_row_projected_ahead(kind: str, after: bool, I: int, H: int) -> None:
-    """Products with x done beside those with h are the ones of a batch, and of steps one by one."""
+    """Products with x that run in parallel with those with h equal those of a batch, and of single steps."""
     dtype, options = KINDS[kind]
     layer = make(I, H, dtype, "reverse", linear_before_reset=after, **options)
     T, B = 27, 11
     X, lens = draw(T, B, I, dtype=dtype), [T, 0, 1, 7, 8, 9, 12, 13, 16, 17, 24]
     Y, Y_h = layer(X, sequence_lens=lens)
-    for threads in (1, 2, 3):  # three: shares of unequal size
+    for threads in (1, 2, 3):  # three: unequal parts
         onegru.set_num_threads(threads)
         for b, n in enumerate(lens):
             Z, Z_h = layer(np.ascontiguousarray(X[:, b : b + 1]), sequence_lens=[n])
@@ -139,7 +139,7 @@ def test_one_row_projected_ahead(kind: str, after: bool, I: int, H: int) -> None
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("I", "H"), [(1, 1), (8, 4), (20, 8), (21, 8), (20, 16), (3, 17)])
 def test_one_row_that_projects_step_by_step(after: bool, I: int, H: int) -> None:
-    """A small layer does one row's products with x in each step, a batch's for many steps together."""
+    """A small layer computes one row's products with x in each step, a batch's for many steps at once."""
     layer = make(I, H, np.float32, linear_before_reset=after)
     X = draw(33, 5, I, dtype=np.float32)
     Y = layer(X)[0]
@@ -149,7 +149,7 @@ def test_one_row_that_projects_step_by_step(after: bool, I: int, H: int) -> None
 
 @pytest.mark.parametrize("after", [False, True])
 def test_large_matrices(after: bool) -> None:
-    """From 8 MiB on, more rows of X are done together, and none ahead."""
+    """From 8 MiB on, more rows of X are computed together, and none ahead."""
     I, H, T = 64, 840, 70
     layer = make(I, H, np.float32, linear_before_reset=after)
     X = draw(T, 3, I, dtype=np.float32)
@@ -163,7 +163,7 @@ def test_large_matrices(after: bool) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_one_row_behind_a_full_group(after: bool) -> None:
-    """The last of 65 rows goes through time alone, after 64 that went together in chunks of another size."""
+    """The last of 65 rows is processed separately, after 64 rows that used chunks of another size."""
     I, H = 20, 128
     layer = make(I, H, np.float32, linear_before_reset=after)
     for T in (9, 16, 17, 21):
@@ -173,7 +173,7 @@ def test_one_row_behind_a_full_group(after: bool) -> None:
 
 @pytest.mark.parametrize(("kind", "after"), itertools.product(KINDS, [False, True]))
 def test_lengths_and_directions(kind: str, after: bool) -> None:
-    """A row of a length is the row cut there; a direction is the same alone and beside the other."""
+    """A row with a length equals the truncated row; a direction equals the unidirectional layer."""
     dtype, options = KINDS[kind]
     I, H, T = 9, 35, 7
     layer = make(I, H, dtype, "bidirectional", linear_before_reset=after, **options)
@@ -261,7 +261,7 @@ def run_on(target: str, threads: int = 1, program: str = PROGRAM) -> list[str]:
 
 
 def test_targets_agree_and_are_the_ones_that_ran() -> None:
-    """Those with FMA in float and bfloat16, with AMX and without; all of them in int8, by any product."""
+    """Includes targets with FMA in float and bfloat16, with and without AMX; in int8, all targets."""
     digests: set[str] = set()
     of_int8: set[str] = set()
     for target in _native.available_targets():
@@ -275,7 +275,7 @@ def test_targets_agree_and_are_the_ones_that_ran() -> None:
         found = run_on(_native.available_targets()[0], program=limited)
         of_int8.add(found[3])
         if _native.target_traits(_native.available_targets()[0])[0]:
-            digests.add(found[2])  # with bfloat16 by bfloat16, which AMX multiplies elsewhere
+            digests.add(found[2])  # with bfloat16 products of bfloat16, which AMX computes elsewhere
     if digests:
         assert len(digests) == 1
     assert len(of_int8) == 1
@@ -286,7 +286,7 @@ def test_targets_agree_and_are_the_ones_that_ran() -> None:
 
 
 def test_the_callers_float_mode_changes_nothing() -> None:
-    """Subnormals are kept and rounding is to nearest, even where the caller has set flush-to-zero."""
+    """Subnormals are kept and rounding is to nearest, even if the caller has set flush-to-zero."""
     if not sys.platform.startswith("linux") or os.uname().machine != "x86_64":
         pytest.skip("sets the mode of x86-64")
     import ctypes
@@ -300,7 +300,7 @@ def test_the_callers_float_mode_changes_nothing() -> None:
     layer = onegru.GRU(np.full((1, 3, 1), 1e-20, np.float32), np.full((1, 3, 1), 1e-20, np.float32))
     X = np.full((3, 1, 1), 1e-20, np.float32)
     expected = layer(X)[0]
-    assert 0 < abs(expected[0, 0, 0, 0]) < 1e-38  # subnormal, so the test sees flushing
+    assert 0 < abs(expected[0, 0, 0, 0]) < 1e-38  # subnormal, so the test detects flushing
     default, flushing = (ctypes.c_uint32(mode) for mode in (0x1F80, 0x1F80 | 0x8040 | 0x6000))
     try:
         set_mode(ctypes.addressof(flushing))
@@ -312,7 +312,7 @@ def test_the_callers_float_mode_changes_nothing() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library's constants are those of Linux")
 def test_the_mode_in_which_a_layer_is_made_changes_nothing() -> None:
-    """Biases are added, and weights rounded to 16 bits, in IEEE 754's default mode too."""
+    """Biases are summed, and weights rounded to 16 bits, in IEEE 754's default mode too."""
     code = """
         import ctypes, platform
         import numpy as np, onegru
@@ -368,7 +368,7 @@ ROUNDING = """
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library's constants are those of Linux")
 def test_numbers_are_rounded_to_nearest_in_every_mode() -> None:
-    """clip, alpha, beta and what is converted from type to type."""
+    """Applies to clip, alpha, beta and conversions between types."""
     found = [run_python(ROUNDING, mode).stdout for mode in range(4)]
     assert f"{float(np.float32(0.1)).hex()}" in found[0]
     assert "3.5e+38; must be within float32" in found[0]

@@ -1,7 +1,7 @@
-"""Every way to compute the same thing, against an oracle in plain Python loops and against each other.
+"""Compare all ways to compute the same result with an oracle in plain Python loops and with each other.
 
-The reference engine and the oracle both compute in float64 and round once, so what they may differ by is the
-order of a sum in float64, seen through one rounding. The native engine computes in the type itself.
+The reference engine and the oracle both compute in float64 and round once. So they may differ by the order of
+a sum in float64, after one rounding. The native engine computes in the type itself.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ ORACLES: dict[str, Callable[..., Any]] = {
 
 # A float64 sum in another order, relative to the largest value of a result. Measured over 8,000 cases: 1e-14.
 SUM_TOLERANCE = 5e-14
-# Functions without bound let numbers and errors grow over the steps, and a result may be what is left of
-# larger states. Measured over 40,000 float64 cases of such functions alone: 3e-13 below 1e6, 1e-12 in all,
-# where the reference is off by at most 1.7e-12 and the oracle by 1.5e-12 from the same in 300 bits.
+# Unbounded functions let values and errors grow over the steps, and a result may be the remainder of larger
+# states. Measured over 40,000 float64 cases with only such functions: 3e-13 below 1e6, 1e-12 in all. There,
+# the reference differs by at most 1.7e-12, and the oracle by 1.5e-12, from the result in 300 bits.
 GROWN_TOLERANCE = 5e-12
 GROWING = {"affine", "relu", "leakyrelu", "thresholdedrelu", "elu", "softplus"}
 
@@ -51,7 +51,7 @@ def call(case: Case, engine: str = "auto") -> tuple[Array, ...]:
 
 
 def spacing(dtype: np.dtype[Any], largest: float) -> float:
-    """The distance between neighbours of a type near its largest value."""
+    """Return the distance between adjacent values of a type near its largest value."""
     bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}[dtype.name]
     return float(largest * 2.0**-bits)
 
@@ -79,7 +79,7 @@ def assert_same_bits(actual: Array, expected: Array) -> None:
 
 
 def grown(seed: int) -> Case:
-    """A case whose numbers grow to 3e5, where the two differ by 8.6e-14 of that."""
+    """Return a case whose values grow to 3e5, where the two differ by 8.6e-14 of that."""
     rng = np.random.default_rng(seed)
     shapes = {"X": (5, 2, 2), "W": (1, 9, 2), "R": (1, 9, 3)}
     inputs: dict[str, Array | None] = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
@@ -103,9 +103,9 @@ def test_openvino_operators_are_the_oracle(case: Case) -> None:
         assert_close(case, actual, wanted)
 
 
-# Of the native engine in its own type, relative to the largest value, or to 1 if that is less. Measured over
-# 6,000 cases on every target: 4.8e-14 in float64, 1.8e-5 in float32, where functions that are not bounded let
-# errors grow; 16-bit types may round to the neighbour.
+# Tolerance of the native engine in its own type, relative to the largest value, or to 1 if that is less.
+# Measured over 6,000 cases on every target: 4.8e-14 in float64; 1.8e-5 in float32, where unbounded functions
+# let errors grow. 16-bit types may round to the adjacent value.
 NATIVE_TOLERANCE = {"float64": 5e-13, "float32": 2e-4, "float16": 2.0**-10 + 2e-4, "bfloat16": 2.0**-7 + 2e-4}
 
 
@@ -141,7 +141,7 @@ def test_native_is_the_reference_on_every_target(case: Case) -> None:
 
 
 def arguments(case: Case) -> dict[str, Any]:
-    """What the oracle takes: it knows no versions."""
+    """Return the arguments for the oracle, which has no versions."""
     ignored = ("opset", "output_sequence")
     return {name: value for name, value in case.arguments.items() if name not in ignored}
 
@@ -162,7 +162,7 @@ def test_layer_is_the_function(case: Case) -> None:
 @given(case=openvino_cases("gru_sequence", "augru_sequence"))
 @examples(100)
 def test_layer_is_the_sequence_function(case: Case) -> None:
-    """The layer takes biases apart: sums go into Wb, and into Rb what the reset gate multiplies."""
+    """The layer separates biases: sums go into Wb, and the part for the reset gate into Rb."""
     inputs: Any = case.inputs
     attributes = case.attributes
     h, after = attributes["hidden_size"], attributes.get("linear_before_reset", False)
@@ -222,20 +222,21 @@ def test_ir_file_is_the_function(case: Case) -> None:
         assert_same_bits(outputs[f"gru.{name}"], expected)
 
 
-# Outside witnesses
+# Other runtimes
 
-# What peers may differ by, relative to the largest value, or to 1 if that is less. Measured over 3,000 cases
-# each: in float32 ONNX Runtime 4.2e-7 and OpenVINO 1.2e-6; in float16 ONNX Runtime 0, OpenVINO 3.7e-4.
+# Largest differences of other runtimes, relative to the largest value, or to 1 if that is less. Measured over
+# 3,000 cases each: in float32 ONNX Runtime 4.2e-7 and OpenVINO 1.2e-6; in float16 ONNX Runtime 0, OpenVINO
+# 3.7e-4.
 PEER_TOLERANCE = {"float32": 5e-6, "float16": 1.5e-3}
 
 
-# Gates without bounds multiply a state step after step, and its rounding with it: a peer may then be as many
-# times as far from the equations in float64 as onegru is. Up to 2.8 times was seen.
+# Unbounded gates multiply a state, and its rounding, in every step. Another runtime's distance from the
+# equations in float64 may then be this multiple of onegru's. At most 2.8 was measured.
 PEER_ROUNDING = 8
 
 
 def exactly(case: Case) -> tuple[Array, ...]:
-    """The outputs in float64."""
+    """Return the outputs in float64."""
     inputs = {
         name: array if array is None or array.dtype.kind != "f" else array.astype(np.float64)
         for name, array in case.inputs.items()
@@ -268,13 +269,13 @@ def is_known_to_fail(runtime: str, case: Case, operator: str, version: int) -> b
 
 
 def is_empty(case: Case) -> bool:
-    """Peers crash on empty batches and sequences, and OpenVINO on no input."""
+    """Whether a case crashes other runtimes: an empty batch or sequence, or for OpenVINO an empty input."""
     x = case.inputs["X"]
     return x is None or 0 in x.shape
 
 
 def has_jump(case: Case) -> bool:
-    """ThresholdedRelu jumps, so a rounding before it may move the result by any amount."""
+    """Whether a function is ThresholdedRelu, at whose jump rounding may have any effect."""
     return any(name.lower() == "thresholdedrelu" for name in case.attributes.get("activations", ()))
 
 

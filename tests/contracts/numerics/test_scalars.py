@@ -1,4 +1,4 @@
-"""Arrays without axes stay so: as inputs and outputs, in every runtime and type."""
+"""Test that arrays without axes keep rank 0, as inputs and outputs, in every runtime and type."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.files.onnx_models import (
 from tests.support.machine.repository import ROOT
 
 TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8", "bool", "str")
-# Of OpenVINO.
+# For OpenVINO.
 NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i32": "int32"}
 NAMES |= {"i64": "int64", "boolean": "bool"}
 
@@ -49,13 +49,13 @@ def check(found: Mapping[str, Any], expected: np.ndarray[Any, Any]) -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_in_an_onnx_model(dtype: str, tmp_path: Path) -> None:
     infos = [X_INFO, value("s", dtype, [])]
-    nodes = [PLAIN, node("Identity", ["s"], ["t"]), node("Relu", ["Y"], ["Z"])]  # so ONNX Runtime runs it
+    nodes = [PLAIN, node("Identity", ["s"], ["t"]), node("Relu", ["Y"], ["Z"])]  # for ONNX Runtime
     path = save(tmp_path, model(graph(nodes, infos, ["Z", value("t", dtype, [])], WEIGHTS)))
     feeds = {"X": X, "s": scalar(dtype)}
     session = onegru.InferenceSession(path)
     runs: list[Callable[[Any], Mapping[str, Any]]] = [onegru.load(path).run]
     runs.append(onegru.load(path, engine="reference").run)
-    if dtype != "bfloat16":  # whose arrays ONNX Runtime does not take as they are
+    if dtype != "bfloat16":  # ONNX Runtime does not accept its arrays directly
         runs.append(session.model.run)
         runs.append(lambda feeds: dict(zip(("Z", "t"), session.run(["Z", "t"], feeds), strict=True)))
     for run in runs:
@@ -78,7 +78,7 @@ def test_in_an_ir(name: str, is_fixed: bool, tmp_path: Path) -> None:
     replaced = core.read_model(path)
     onegru.openvino.replace_grus(replaced)
     given = feeds["s"]
-    if name == "bf16":  # whose arrays OpenVINO does not take as they are
+    if name == "bf16":  # OpenVINO does not accept its arrays directly
         given = openvino.Tensor(given.view(np.uint16), openvino.Shape([]), kind)
     found = np.array(core.compile_model(replaced, "CPU")({"x": feeds["x"], "s": given})["t"])
     check({"t": found.view(numpy_type("bfloat16")) if name == "bf16" else found}, feeds["s"])
@@ -101,7 +101,7 @@ def test_contiguous_keeps_the_shape() -> None:
 
 
 def test_numpys_own_is_not_used() -> None:
-    """`onegru.core.dtypes.contiguous` is."""
+    """`onegru.core.dtypes.contiguous` replaces it."""
     users = set()
     for path in (ROOT / "src").rglob("*.py"):
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Calls from many Python threads at once, with the interpreter's lock or without."""
+"""Test calls from many Python threads at once, with and without the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def layer(H: int = 20, weight_storage: str | None = None) -> onegru.GRU:
 
 
 def at_once(work: Callable[[int], None], count: int = THREADS) -> None:
-    """Run work(number) in so many threads, which begin together; raise what one of them raises."""
+    """Run work(number) in `count` threads that start together; raise the error of one of them."""
     begin = threading.Barrier(count)
 
     def run(number: int) -> None:
@@ -43,7 +43,7 @@ def test_the_module_does_not_ask_for_the_lock() -> None:
 
 
 def test_calls_of_one_layer() -> None:
-    """Small ones keep the lock, larger ones release it; into new outputs and given ones."""
+    """Small calls keep the lock, larger calls release it; with new and given outputs."""
     gru = layer()
     rng = np.random.default_rng(4)
     inputs = [rng.standard_normal((t, b, 5), np.float32) for t, b in ((1, 1), (7, 3), (40, 30), (300, 90))]
@@ -90,7 +90,7 @@ def test_layers_made_and_dropped() -> None:
 
 
 def test_lengths_that_others_change() -> None:
-    """A list of lengths is read once: a call sees one of the values that it had, or refuses it."""
+    """A list of lengths is read once: a call uses one of its states, or raises an error."""
     gru = layer()
     X = np.ones((9, 64, 5), np.float32)
     lengths = [9] * 64
@@ -122,7 +122,7 @@ def test_lengths_that_others_change() -> None:
 
 
 def test_the_number_of_threads_and_collections_of_garbage() -> None:
-    """Threads that are stopped for a collection, while others wait for locks in C++."""
+    """Threads are stopped for garbage collection while others wait for locks in C++."""
     gru = layer(H=64)
     X = np.ones((20, 40, 5), np.float32)
     wanted = gru(X)[0]

@@ -1,4 +1,4 @@
-"""Memory: the weights are there once, scratch does not grow with T, a long call stays below ONNX Runtime."""
+"""Test memory: weights are stored once, scratch does not grow with T, long calls use less than elsewhere."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_16_bit_storage_halves_the_matrices(storage: str, after: bool) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_8_bit_storage_quarters_the_matrices(after: bool) -> None:
-    """Beside them, a scale and a correction for each channel of whole vectors, and what AMX reads."""
+    """Further memory: a scale and a correction for each channel of whole vectors, and the data for AMX."""
     for H, I in itertools.product(SIZES, (1, 64)):
         quads = -(-I // 4) * 4 + -(-H // 4) * 4
         vectors = -(-H // 16) * 16
@@ -62,7 +62,7 @@ def test_8_bit_storage_quarters_the_matrices(after: bool) -> None:
 
 @pytest.mark.parametrize(("dtype", "after"), itertools.product(DTYPES, [False, True]))
 def test_scratch_is_bounded(dtype: str, after: bool) -> None:
-    """The figure of docs: some rows at once, each 3 (+ 4) rows of hidden units, whatever the batch."""
+    """The documented formula: some rows at once, each 3 (+ 4) rows of hidden units, for any batch."""
     threads = onegru.get_num_threads()
     try:
         onegru.set_num_threads(2)
@@ -70,7 +70,7 @@ def test_scratch_is_bounded(dtype: str, after: bool) -> None:
             layer = native(make(I, H, dtype, 1, after))
             bounds = [layer.scratch_bound(batch) for batch in (1, 2, 8, 64, 128, 1000, 10**6)]
             assert bounds[-1] == max(bounds)
-            assert bounds[-1] == bounds[-2]  # from a batch of 128 rows a thread on, it does not grow
+            assert bounds[-1] == bounds[-2]  # it stops growing at a batch of 128 rows per thread
             assert bounds[-1] < 9 << 20
     finally:
         onegru.set_num_threads(threads)
@@ -181,7 +181,7 @@ def test_a_thread_works_on_after_it_ran_out_of_memory() -> None:
     run_python(code)
 
 
-# Outputs that are not given
+# New outputs
 
 MAKE_LARGE = """
 import sys
@@ -209,7 +209,7 @@ print((faults() - before) // 20)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults as Linux does")
 def test_new_outputs_take_memory_that_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")  # glibc may keep memory of this size, or not
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")  # glibc may keep memory of this size or not
     assert run(FAULTS) < 10  # Y has 270 pages
 
 
@@ -223,7 +223,7 @@ def test_new_outputs_are_arrays_as_any_other() -> None:
     layer, X = large_layer()
     expected = layer(X)[0].copy()
     Y = layer(X)[0]
-    for _ in range(10):  # what these leave behind is used again, and is nobody else's
+    for _ in range(10):  # their memory is reused, and belongs to no other call
         view, kept = layer(X)[0][5:, :, ::2, 1:], layer(X)[0]
         layer(-X), layer(X[:10])
         np.testing.assert_array_equal(view, expected[5:, :, ::2, 1:])
@@ -267,13 +267,13 @@ def test_memory_that_is_kept_is_bounded_and_given_back() -> None:
     assert onegru.empty_cache() == 0
     layer, X = large_layer()
     Y = layer(X)[0]
-    assert onegru.empty_cache() == 0  # arrays that are alive keep theirs
+    assert onegru.empty_cache() == 0  # live arrays keep their memory
     size = Y.nbytes
     del Y
     kept = onegru.empty_cache()
     assert size <= kept < size + 8192
     narrow, long = onegru.GRU(*(np.zeros((1, 24, 8), np.float32) for _ in range(2))), np.zeros((9000, 64, 8))
-    outputs = [narrow(long.astype(np.float32))[0] for _ in range(8)]  # of 17.6 MiB
+    outputs = [narrow(long.astype(np.float32))[0] for _ in range(8)]  # 17.6 MiB each
     del outputs
     assert 32 << 20 < onegru.empty_cache() <= 64 << 20
     small = layer(X[:1, :1])[0]

@@ -1,4 +1,4 @@
-"""Signals that arrive during a native call, and the end of Python during one."""
+"""Test signals that arrive during a native call, and the end of Python during one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(program: str, *arguments: object, rc: int = 0) -> str:
     return done.stdout
 
 
-# Each would take seconds. The best of some tries: the machine may be busy with other things.
+# Each call would take seconds. The best of several tries counts, because the machine may be busy.
 INTERRUPT = """
 I, H, T, B, threads = map(int, sys.argv[2:])
 layer = make(I, H, sys.argv[1])
@@ -74,8 +74,8 @@ print("late" if min(late, default=0) > 0.2 else "in time", late)
     [
         ("forward", 1, 4, 20_000_000, 1),  # a panel: step by step
         ("forward", 8, 20, 4_000_000, 1),  # a few panels
-        ("bidirectional", 4, 8, 5_000_000, 1),  # two directions in turns
-        ("bidirectional", 64, 128, 200_000, 1),  # two directions side by side
+        ("bidirectional", 4, 8, 5_000_000, 1),  # two directions, interleaved
+        ("bidirectional", 64, 128, 200_000, 1),  # two directions in parallel
         ("forward", 32, 256, 150_000, 1),  # products with x ahead; units split
         ("forward", 32, 512, 60_000, 2),  # units split
         ("forward", 16, 48, 20, 200_000),  # a large batch
@@ -174,7 +174,7 @@ print(len(calls) > 3, all(same))
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_handler_that_returns_lets_the_call_finish(threads: int) -> None:
-    """It may call layers, the very one included, and change the rounding mode."""
+    """It may call layers, including the same one, and change the rounding mode."""
     assert run(HANDLER, threads).split() == ["True", "True"]
 
 
@@ -305,7 +305,7 @@ for n in range(300):
 
 @pytest.mark.parametrize("calls", [10, pytest.param(300, marks=pytest.mark.long)])
 def test_a_fork_in_the_middle_of_a_call(calls: int) -> None:
-    """By a handler: the child goes on with the call, without the helpers, whatever they were doing."""
+    """A handler forks: the child continues the call without the worker threads, in any of their states."""
     run(FORK.replace("range(300)", f"range({calls})"))
 
 

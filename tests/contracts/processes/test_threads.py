@@ -1,4 +1,4 @@
-"""Threads: how many, when they start, after a fork, under several callers. How many never changes a bit."""
+"""Test the number of threads, their start, forks, and several callers. Their number never changes a bit."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def make(I: int, H: int, direction: Any = "forward", **options: Any) -> onegru.G
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 def test_several_callers_get_the_same_bits(threads: int) -> None:
-    """Of one layer and of several; calls that release the interpreter's lock and calls that do not."""
+    """Calls of one layer and of several, with and without the interpreter's lock."""
     layers = [
         (make(8, 24), 5, 2),
         (make(40, 64, linear_before_reset=True), 20, 16),
@@ -314,7 +314,7 @@ def test_several_callers_get_the_same_bits(threads: int) -> None:
 
     def work(caller: int) -> None:
         for turn in range(8):
-            which = caller % 4 if caller < 4 else (caller + turn) % 4  # their own; all of them in turn
+            which = caller % 4 if caller < 4 else (caller + turn) % 4  # their own, then in rotation
             layer, X = layers[which][0], inputs[which]
             found = layer(X), layer(X, sequence_lens=lengths[which])
             for one, other in zip(found, expected[which], strict=True):

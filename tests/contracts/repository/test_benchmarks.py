@@ -1,4 +1,4 @@
-"""What the benchmarks compute from their measurements."""
+"""Test the values that the benchmarks compute from their measurements."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ def test_cases_are_known_by_their_names() -> None:
 def test_least_time() -> None:
     R, W = 12 * 256 * 256, 12 * 256 * 128
     rows = Shape(100, 64, 128, 256, 1)
-    assert least_seconds(rows, LIMITS) == rows.flops / 100e9  # many rows compute
-    # One row reads: R alone fits into the second level, with W it does not; W is read once for eight steps.
+    assert least_seconds(rows, LIMITS) == rows.flops / 100e9  # many rows are limited by computing
+    # One row is limited by reading: R fits into the second-level cache, R and W do not; W is read once for
+    # eight steps.
     reading = 100 * R / 100e9 + 13 * W / 50e9
     assert least_seconds(Shape(100, 1, 128, 256, 1), LIMITS | {"fma": 1e15}) == pytest.approx(reading)
-    # Two cores hold half each, and read at twice the rate, which their limits are given as.
+    # Two cores have half each, and read at twice the rate. The limits are given for both.
     assert least_seconds(Shape(1, 1, 128, 256, 1), LIMITS | {"threads": 2, "fma": 1e15}) == (R + W) / 100e9
 
 
@@ -86,7 +87,7 @@ def test_ratios() -> None:
     assert drawn_ratios(parts, "1") == [
         0.0,
         1.5,
-    ]  # none of onegru's counts as slower, none of the other's not at all
+    ]  # without an onegru result: slower; without another result: skipped
     assert falls([100, 90, 120]) == pytest.approx([0, 0.1, -1 / 3])
 
 
@@ -122,7 +123,7 @@ SOFTWARE = {"python": "3", "versions": {"onegru": "1"}, "date": "2026-01-02"}
 
 
 def tables(cpu: str, ours: float) -> dict[str, Any]:
-    """A file of results: a batch and a step, on one thread; a peer takes 3 ms and 0.5 ms."""
+    """Return a file of results: a batch and a step, on one thread; another runtime takes 3 ms and 0.5 ms."""
     cases = {"100,32,256,256,1 after": 3e-3, "1,1,512,512,1 after": 5e-4}
     entries = [
         {
@@ -154,7 +155,7 @@ def test_machines_side_by_side(tmp_path: Path) -> None:
 
 
 def test_openvino_is_compared_at_its_best() -> None:
-    """OpenVINO is faster with sizes that it was given: the rows compare with that, not with open sizes."""
+    """OpenVINO is faster with fixed sizes: the rows compare with these, not with dynamic sizes."""
     found = tables("One", 1.0) | {
         "part": "whole",
         "entries": [
@@ -207,7 +208,7 @@ def test_the_pages_show_the_results(tmp_path: Path) -> None:
     results = tmp_path / "benchmarks" / "results"
     results.mkdir(parents=True)
     for curves in (ROOT / "benchmarks" / "results").glob("drawn-*.png"):
-        (results / curves.name).touch()  # of a machine whose single shapes were not kept
+        (results / curves.name).touch()  # of a machine whose single shapes were not stored
     write_report(read_machines(sorted(FOLDER.glob("*.json"))), tmp_path)
     for name in ("docs/performance.md", "benchmarks/results/performance.md", "benchmarks/targets.md"):
         shown = (ROOT / name).read_text(encoding="utf-8")
@@ -216,7 +217,7 @@ def test_the_pages_show_the_results(tmp_path: Path) -> None:
 
 
 def test_models_by_ways_of_carrying_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has one name, and the runtime alone computes from its file what its weights say."""
+    """Each has one name, and its runtime without onegru computes the correct outputs."""
     monkeypatch.setattr(ways, "FOLDER", tmp_path)
     seen = set() if importlib.util.find_spec("onnx_ir") else {"4 bits"}
     for form in ("onnx", "ir"):
@@ -230,7 +231,7 @@ def test_models_by_ways_of_carrying_weights(tmp_path: Path, monkeypatch: pytest.
             path = way.write()
             if form == "ir":
                 found = openvino_results(path, way.feed)
-            elif way.tolerance > ways.EXACT:  # ONNX Runtime says what is right
+            elif way.tolerance > ways.EXACT:  # ONNX Runtime has the correct result
                 found = onegru.load(path).run(way.feed)
             else:
                 found = onnxruntime_results(onnx.load(path), way.feed)
@@ -240,7 +241,7 @@ def test_models_by_ways_of_carrying_weights(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_ways_and_paced_calls_reach_the_pages(tmp_path: Path) -> None:
-    """Measured for an instant, both are on the pages, with what is missed."""
+    """Both are measured briefly, and are on the pages, with the missing measurements."""
     options = Namespace(seed=0, only="onnx 0/0:", rounds=1, block=1e-3, quick=True)
     record = Record(tmp_path / "ways.json", {}, MACHINE | SOFTWARE, resume=False)
     measure_ways(record, 1, 1.0, options)

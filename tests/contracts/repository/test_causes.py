@@ -1,4 +1,4 @@
-"""Errors keep their cause, so that a traceback shows what another package said."""
+"""Test that errors keep their cause, so that a traceback shows another package's message."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.files.onnx_models import graph, model, save, value
 
 SOURCE = Path(onegru.__file__).parent
 
-# An interrupt is no failure; its traceback says only where it arrived.
+# An interrupt is not a failure. Its traceback only shows where it arrived.
 WITHOUT = {("cli/commands/score.py", "KeyboardInterrupt")}
 
 
 def test_only_interrupts_are_raised_without_their_cause() -> None:
-    """What puts a place before an error of onegru's keeps that error's cause: `from error.__cause__`."""
+    """Code that prepends a location to an error of onegru keeps its cause: `from error.__cause__`."""
     found = set()
     for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The scripts in .ci: what they print, what they leave, how they end."""
+"""Test the scripts in .ci: their output, their files, and their exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents say is so: tables are up to date, examples run, links and paths lead somewhere."""
+"""Test the documents: tables are up to date, examples run, links and paths exist."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_table_is_used() -> None:
 
 @pytest.fixture
 def beside_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder but for the examples, so that nothing is written among the sources."""
+    """Change to a folder with only the examples, so that nothing is written to the sources."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
 
@@ -61,16 +61,16 @@ def having(language: str) -> list[Path]:
 @pytest.mark.usefixtures("beside_examples")
 @pytest.mark.parametrize("path", having("python"), ids=named)
 def test_python_examples(path: Path) -> None:
-    """The blocks of a page run one after the other; what a print is said to print, it prints.
+    """The blocks of a page run sequentially; each print writes the documented output.
 
-    The words are behind the print, or, of several lines, in a block of text behind the code.
+    The output follows the print as a comment, or, for several lines, the code as a text block.
     """
     names: dict[str, Any] = {}
     text = path.read_text(encoding="utf-8")
     for block, shown in re.findall(
         r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", text, re.DOTALL | re.MULTILINE
     ):
-        ast.parse(block)  # a syntax error is easier to read here
+        ast.parse(block)  # shows syntax errors clearly
         said = re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)
         with redirect_stdout(io.StringIO()) as printed:
             exec(compile(block, path.name, "exec"), names)
@@ -97,7 +97,7 @@ def test_console_examples(path: Path) -> None:
     assert commands >= 1
 
 
-#: A version, a time, a figure, anything else.
+#: A version, a time, a number, or other text.
 _PARTS = re.compile(
     r"(?P<version>\b\d+(?:\.\d+){2,}\S*)|(?P<time>\b[\d.]+ (?:[mµ]?s|min)\b)"
     r"|(?P<figure>-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)|(?P<word>[^\s\d-]+|-)"
@@ -105,7 +105,7 @@ _PARTS = re.compile(
 
 
 def parts(text: str) -> list[str | float]:
-    """Words and figures; what differs from run to run and from machine to machine is only named."""
+    """Split words and numbers; parts that differ between runs and machines get a name only."""
     found: list[str | float] = []
     for match in _PARTS.finditer(text):
         if match["figure"] is None:
@@ -113,14 +113,14 @@ def parts(text: str) -> list[str | float]:
         elif abs(value := float(match["figure"].replace(",", ""))) < 1e-4 and value:
             found.append("rounding")
         elif found[-1:] == ["rounding"] and value == int(value):
-            found.append("ULP")  # behind an error
+            found.append("ULP")  # after an error
         else:
             found.append(value)
     return found
 
 
 def is_shown(shown: str, printed: str) -> bool:
-    """Whether a program printed what a document shows, its figures within 2 %."""
+    """Whether a program printed the text in a document, with numbers within 2 %."""
     wanted, found = parts(shown), parts(printed)
 
     def fits(one: str | float, other: str | float) -> bool:
@@ -140,13 +140,13 @@ def test_figures_are_compared() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/install.md"])
 def test_packages_are_installed_into_an_environment(page: str) -> None:
-    """Debian and Ubuntu refuse to install into the system's Python."""
+    """Debian and Ubuntu do not allow installation into the system's Python."""
     text = (ROOT / page).read_text()
     assert text.index("python3 -m venv .venv\n. .venv/bin/activate\npip install '.[all]'") > 0
 
 
 def test_the_digits_example(tmp_path: Path) -> None:
-    """What the README shows of `make run` is what it prints."""
+    """The output of `make run` agrees with the README."""
     shown = re.search(r"<!-- output of: (\S+) -->\n```text\n(.*?)```", README, re.DOTALL)
     assert shown is not None
     result = subprocess.run(
@@ -188,7 +188,7 @@ def test_the_denoiser_examples(name: str, shown: list[str]) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_links(path: Path) -> None:
-    """A link leads to a file, and to a heading that the file has."""
+    """A link's file exists, and has the heading."""
     for link, heading in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", path.read_text(encoding="utf-8")):
         if not link.startswith("https://"):
             target = path.parent / link if link else path
@@ -197,7 +197,7 @@ def test_links(path: Path) -> None:
 
 
 def headings(path: Path) -> set[str]:
-    """The anchors that a file's headings get."""
+    """Return the anchors of a file's headings."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
@@ -205,7 +205,7 @@ def headings(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=named)
 def test_named_files_exist(path: Path) -> None:
-    """Code that looks like a path from the root of the repository, such as `src/onegru/core/spec.py`."""
+    """Code that looks like a path in the repository names a file, such as `src/onegru/core/spec.py`."""
     text = path.read_text(encoding="utf-8")
     pattern = r"`((?:src|native|tests|docs|examples|benchmarks)/[\w./*<>-]*)`"
     for name in re.findall(pattern, text):
@@ -224,7 +224,7 @@ def test_the_data_paths_name_functions_that_exist() -> None:
 
 
 def test_code_names_exist() -> None:
-    """Files, functions, classes and constants in the documents for developers, such as `Model.stream`."""
+    """Files, functions, classes and constants in the developers' documents exist, such as `Model.stream`."""
     folders = ("src", "native", "tests", "benchmarks", "docs/generate")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
     code = "\n".join(path.read_text("utf-8") for path in files if path.suffix in (".py", ".h", ".cc"))

@@ -1,4 +1,4 @@
-"""Public docstrings begin with a verb or a noun phrase, and agree with their signatures."""
+"""Test that public docstrings begin with a verb or a noun phrase, and agree with their signatures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERBS = set(
 
 
 def public() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Every public function, class and method, but those that need PyTorch."""
+    """Yield every public function, class and method, except those that need PyTorch."""
     for name in (name for _, group in GROUPS.values() for name in group if not name.startswith("torch.")):
         found: Any = onegru
         for part in name.split("."):
@@ -41,7 +41,7 @@ PUBLIC = dict(public())
 
 
 def documented(docstring: str) -> list[str]:
-    """The names in the section Args."""
+    """Return the names in the section Args."""
     found = re.search(r"^Args:\n((?:    .*\n|\n)*)", inspect.cleandoc(docstring) + "\n", re.MULTILINE)
     return [] if found is None else re.findall(r"^    \*{0,2}(\w+):", found[1], re.MULTILINE)
 

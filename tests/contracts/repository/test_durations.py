@@ -1,4 +1,4 @@
-"""How the times of the tests choose cases, and how they are compared with those that are stored."""
+"""Test how the times of the tests choose cases, and how they are compared with stored times."""
 
 from __future__ import annotations
 

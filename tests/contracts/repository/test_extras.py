@@ -1,4 +1,4 @@
-"""The extras: what they bring, who asks for it, and the table in docs/install.md."""
+"""Test the extras: their packages, the errors that name them, and the table in docs/install.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 
 
 def brings(extra: str) -> set[str]:
-    """The packages that an extra brings, by way of others too."""
+    """Return the packages that an extra installs, including those of other extras."""
     packages: set[str] = set()
     for item in EXTRAS[extra]:
         name = re.match(r"[\w-]+", item)
@@ -27,7 +27,7 @@ def brings(extra: str) -> set[str]:
 
 
 def asked_for() -> set[tuple[str, str]]:
-    """Every (package, extra) that an error of the sources names."""
+    """Return every (package, extra) that an error in the sources names."""
     found = set()
     for path in Path(onegru.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -72,7 +72,7 @@ def test_the_documents_list_every_extra() -> None:
 
 
 def test_extras_bring_versions_that_are_supported() -> None:
-    """What the sources ask for is the least that the extra brings."""
+    """The oldest version that the sources require is the oldest that the extra installs."""
     for extra, module in (
         ("onnxruntime", "runtimes/execution_provider.py"),
         ("openvino", "runtimes/openvino_op.py"),

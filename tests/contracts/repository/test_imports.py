@@ -1,4 +1,4 @@
-"""Imports go one way, optional packages stay optional, and `import onegru` is quick."""
+"""Test that imports go one way, optional packages stay optional, and `import onegru` is fast."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.machine.repository import ROOT
 
 SOURCE = Path(onegru.__file__).parent
 
-# A folder is a layer, the lowest first. A module imports from its own folder and from those of lower rows,
-# never from another folder of its own row.
+# A folder is a layer, the lowest first. A module imports only from its own folder and from lower rows, not
+# from other folders of its row.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("system", "operators", "engines", "drawing"),
@@ -37,10 +37,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("conformance", "scoring", "quantization"),
     ("cli",),
 )
-# Above all folders but the command line: modules for other packages, and the public names.
+# Above all folders except the command line: modules for other packages, and the public names.
 PUBLIC = ("backend", "execution_provider", "openvino", "reports", "__init__")
 
-# The only modules that may import a package beside NumPy and the standard library.
+# The only modules that may import packages other than NumPy and the standard library.
 OPTIONAL = {
     "onnx": (
         "formats.onnx.*",
@@ -89,7 +89,7 @@ OPTIONAL = {
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module: whether it is one of onegru's, and its name, without "onegru."."""
+    """Imported module: whether it belongs to onegru, and its name, without "onegru."."""
 
     name: str
     own: bool
@@ -106,12 +106,12 @@ MODULES = module_names()
 
 @cache
 def nodes_of(module: str) -> list[ast.AST]:
-    """All nodes of a module's syntax tree."""
+    """Return all nodes of a module's syntax tree."""
     return [*ast.walk(ast.parse((SOURCE / Path(*module.split("."))).with_suffix(".py").read_text()))]
 
 
 def imports(module: str) -> Iterator[Import]:
-    """Everything that a module imports, within functions too; names under TYPE_CHECKING count as well."""
+    """Yield everything that a module imports, including imports in functions and under TYPE_CHECKING."""
     for node in nodes_of(module):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -123,7 +123,7 @@ def imports(module: str) -> Iterator[Import]:
 
 
 def resolve(name: str, line: int) -> Import:
-    """The module that an imported name is, or lies in."""
+    """Return the module that an imported name is, or is in."""
     first, _, rest = name.partition(".")
     if first != "onegru":
         return Import(first, False, line)
@@ -139,7 +139,7 @@ def resolve(name: str, line: int) -> Import:
 
 
 def row(module: str) -> float:
-    """The layer of a module: its folder's row."""
+    """Return the layer of a module: its folder's row."""
     if module == "_native":
         return -1
     if module == "__main__":
@@ -219,7 +219,7 @@ def test_import_time() -> None:
         print(time.process_time() - began)
     """
     seconds = min(float(run_python(code).stdout) for _ in range(5))
-    print(f"import onegru, after NumPy: {seconds * 1e3:.1f} ms")  # should be under 50
+    print(f"import onegru, after NumPy: {seconds * 1e3:.1f} ms")  # should be below 50
     assert seconds < 0.15
 
 
@@ -235,7 +235,7 @@ LOAD = """
 
 @pytest.fixture
 def onnx_path(tmp_path: Path) -> Path:
-    """A GRU and another node."""
+    """Return the path of a model with a GRU and another node."""
     nodes = [gru("X", ["Y"], bias="B")]
     nodes.append(nodes[0].__class__(op_type="Relu", input=["Y"], output=["Z"], name="relu"))
     proto = graph(nodes, [value("X", shape=["T", "N", 5])], ["Z"], weights())
@@ -309,7 +309,7 @@ def test_broken_packages_are_not_called_missing(tmp_path: Path) -> None:
     assert result.stderr.splitlines()[-1].startswith("ModuleNotFoundError")
 
 
-# What begins with an underscore, and belongs to Python, NamedTuple or other packages.
+# Names with an underscore that belong to Python, NamedTuple or other packages.
 OTHERS_PRIVATE = {
     *("_asdict", "_replace", "_fields", "_exit", "_getframe", "_native"),
     *("_C", "_functorch", "_are_functorch_transforms_active", "_len_torch_dispatch_stack", "_is_zerotensor"),

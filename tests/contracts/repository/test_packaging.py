@@ -1,4 +1,4 @@
-"""What is given away: one version, and what wheels and the sdist are made of."""
+"""Test the released packages: one version, and the content of the wheels and the sdist."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_wheels_have_an_operator_for_openvino_from_the_oldest_release_on() -> No
 
 
 def test_the_workflow_expects_what_cibuildwheel_makes() -> None:
-    """Three on each system: for 3.11, for the stable ABI of 3.12 and newer, for free-threaded 3.14."""
+    """Three for each system: for 3.11, for the stable ABI of 3.12 and newer, for free-threaded 3.14."""
     assert PROJECT["tool"]["cibuildwheel"]["build"] == [
         *("cp311-*", "cp312-*", "cp313-*", "cp314-*"),
         "cp314t-*",

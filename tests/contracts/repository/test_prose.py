@@ -1,4 +1,4 @@
-"""Documents, docstrings and messages are plain: see `tests/support/suite/prose.py`."""
+"""Test that documents, docstrings and messages are plain: see `tests/support/suite/prose.py`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_module_says_what_it_is(path: Path) -> None:
 
 
 def test_the_documents_as_a_whole() -> None:
-    """The means of documentation that engineers praise."""
+    """The limits are typical of documentation that engineers praise."""
     found = measures("\n\n".join(path.read_text(encoding="utf-8") for path in PAGES))
     assert found.words > 10_000
     assert found.mean <= 16 and found.long <= 0.05

@@ -1,4 +1,4 @@
-"""How long functions and classes are."""
+"""Test the length of functions and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on troubleshooting quotes messages that exist."""
+"""Test that the page on troubleshooting quotes existing messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANY = "\0"  # an interpolated value
 
 
 def quotes() -> list[str]:
-    """The messages in the first column of the tables with the header `Message`."""
+    """Return the messages in the first column of the tables with the header `Message`."""
     found, is_message = [], False
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         if not line.startswith("|"):
@@ -28,7 +28,7 @@ def quotes() -> list[str]:
 
 
 def text_of(item: ast.expr) -> str:
-    """The text of a string expression; values in it are marked."""
+    """Return the text of a string expression, with marks for its values."""
     if isinstance(item, ast.Constant):
         return str(item.value)
     if isinstance(item, ast.JoinedStr):
@@ -39,7 +39,7 @@ def text_of(item: ast.expr) -> str:
 
 
 def messages() -> Iterator[str]:
-    """The strings in onegru's code, and `SpecError.of(argument, text)` as one string."""
+    """Yield the strings in onegru's code, and `SpecError.of(argument, text)` as one string."""
     for path in (ROOT / "src" / "onegru").rglob("*.py"):
         for item in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(item, ast.Call) and len(item.args) >= 2:

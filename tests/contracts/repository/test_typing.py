@@ -1,4 +1,4 @@
-"""What a type checker says about a program that uses onegru, and an editor of its objects."""
+"""Test a type checker on a program that uses onegru, and an editor on its objects."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_layer_tells_how_it_is_called() -> None:
 
     class Own(onegru.GRU):
         def __call__(self, X: object) -> object:  # type: ignore[override]
-            """Its own way."""
+            """Custom call."""
             return X
 
     own = Own.from_canonical(layer.spec, layer.weights)

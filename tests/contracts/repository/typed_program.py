@@ -1,4 +1,4 @@
-"""Calls that mypy must refuse: in strict mode, it reports each `ignore` that ignores nothing."""
+"""Calls that mypy must reject. In strict mode, it reports each unused `ignore`."""
 
 # ruff: noqa: B018
 from __future__ import annotations
@@ -9,12 +9,12 @@ import numpy as np
 
 import onegru
 
-if TYPE_CHECKING:  # nothing here is ever run
+if TYPE_CHECKING:  # never executed
     W = R = X = np.zeros((1, 3, 1), np.float32)
 
     layer = onegru.GRU(W, R, direction="reverse")
     onegru.GRU(W, R, direction="forwards")  # type: ignore[arg-type]
-    onegru.gru(X, W, R, direction="foward", opset=1)  # what opset 1 says
+    onegru.gru(X, W, R, direction="foward", opset=1)  # the name in opset 1
     onegru.gru(X, W, R, direction="backward")  # type: ignore[arg-type]
     onegru.gru_sequence(X, X, [1], W, R, X, hidden_size=1, direction="foward")  # type: ignore[arg-type]
     onegru.augru_sequence(X, X, [1], W, R, X, X, hidden_size=1, direction="reverse")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""ONNX's activation functions: in NumPy, and decomposed into other operators in all the forms drawn."""
+"""Compute ONNX's activation functions in NumPy, and decompose them into other operators in all variants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.support.decomposed.graph import Array, Generator, Graph, chance, pick
 
-#: In how many ways each function is written.
+#: The number of variants of each function.
 FORMS = {
     "Sigmoid": 4,
     "Tanh": 2,
@@ -27,14 +27,14 @@ KERAS_3 = float(np.float32(1 / 6))
 
 @dataclass(frozen=True)
 class Function:
-    """An activation function, by its ONNX name, with alpha and beta as a file holds them."""
+    """Activation function, by its ONNX name, with alpha and beta as in a file."""
 
     name: str
     alpha: float | None = None
     beta: float | None = None
 
     def __call__(self, a: Array) -> Array:
-        """The function in float64."""
+        """Return the function's value in float64."""
         alpha = 0.0 if self.alpha is None else self.alpha
         beta = 0.0 if self.beta is None else self.beta
         if self.name == "Sigmoid":
@@ -76,7 +76,7 @@ def rounded(value: float) -> float:
 
 
 def draw_function(rng: Generator, name: str) -> Function:
-    """A function of this name with usual values of alpha and beta."""
+    """Draw common values of alpha and beta for a function."""
     if name == "HardSigmoid":
         return Function(name, rounded(pick(rng, [0.2, KERAS_3, 0.25])), 0.5)
     if name == "LeakyRelu":
@@ -93,24 +93,24 @@ def draw_function(rng: Generator, name: str) -> Function:
 
 
 def draw_gate(rng: Generator) -> Function:
-    """The function of z and r: mostly Sigmoid or HardSigmoid, rarely any other."""
+    """Draw the function of z and r: usually Sigmoid or HardSigmoid."""
     usual = ["Sigmoid"] * 12 + ["HardSigmoid"] * 6
     return draw_function(rng, pick(rng, [*usual, *FORMS]))
 
 
 def draw_candidate(rng: Generator) -> Function:
-    """The function of n: half of the time Tanh."""
+    """Draw the function of n: Tanh half of the time."""
     return draw_function(rng, pick(rng, ["Tanh"] * len(FORMS) + [*FORMS]))
 
 
 def given(graph: Graph, **values: tuple[float, float]) -> dict[str, float]:
-    """Attributes with their defaults; one that is its default may be left out."""
+    """Return attributes; those equal to their defaults may be omitted."""
     left_out = chance(graph.rng, 0.5)
     return {name: value for name, (value, default) in values.items() if value != default or not left_out}
 
 
 def write(graph: Graph, function: Function, a: str, form: int) -> str:
-    """A function of the tensor `a` in one of its forms."""
+    """Write a function of the tensor `a` in one of its variants."""
     number = graph.scalar
     alpha = 0.0 if function.alpha is None else function.alpha
     beta = 0.0 if function.beta is None else function.beta

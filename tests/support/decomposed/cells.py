@@ -1,4 +1,4 @@
-"""One decomposed GRU step in ONNX operators, in random forms."""
+"""Decompose one GRU step into ONNX operators, in random variants."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.support.decomposed.activations import FORMS, write
 from tests.support.decomposed.equations import Cell, exchanged
 from tests.support.decomposed.graph import Array, Generator, Graph, chance, pick
 
-#: How the gates may share products, where n may take part and where it stands alone.
+#: The groups of gates with a common product, where n may take part and where it is separate.
 GROUPS_OF_THREE = ("zrn", "rzn", "nzr", "nrz", "znr", "rnz", "zr|n", "n|rz", "z|r|n", "r|n|z", "zn|r")
 GROUPS_OF_TWO = ("zr", "rz", "z|r", "r|z")
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a step is written: what is drawn once for all steps of a chain, or again for each."""
+    """Variant of a step, drawn once for all steps of a chain or separately for each."""
 
     product: str
     joined: str
@@ -44,7 +44,7 @@ class Style:
 
 
 def draw_style(rng: Generator, cell: Cell, *, fault: str | None = None, plain: bool = False) -> Style:
-    """A style that the cell and a mistake in it allow; a plain one does not exchange the roles."""
+    """Draw a style that the cell and its fault allow; a plain one does not exchange the roles."""
     swap = cell.functions[0].symmetric and fault is None and not plain
     style = Style(
         product=pick(rng, ["MatMul", "Gemm", "Einsum"]),
@@ -71,7 +71,7 @@ def draw_forms(rng: Generator, cell: Cell) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor [.., gates * H] and the biases of its gates that are still to be added."""
+    """Tensor [.., gates * H], with the biases of its gates that still have to be added."""
 
     gates: str
     name: str
@@ -80,7 +80,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Names:
-    """The tensors of a written step."""
+    """Tensors of a written step."""
 
     new: str
     z: str
@@ -89,7 +89,7 @@ class Names:
 
 
 def product(graph: Graph, kind: str, x: str, M: Array, bias: Array | None = None, rank: int = 2) -> str:
-    """x M.T + bias for M [out, in]; x has `rank` axes."""
+    """Return x M.T + bias for M [out, in]; x has `rank` axes."""
     rng = graph.rng
     if kind == "Gemm" and rank == 2:
         return _gemm(graph, x, M, bias)
@@ -128,7 +128,7 @@ def _gemm(graph: Graph, x: str, M: Array, bias: Array | None) -> str:
 
 
 def add_bias(graph: Graph, tensor: str, bias: Array) -> str:
-    """An Add, of the bias as it is, [1, n], scaled or, by Sub, with the other sign."""
+    """Add a bias: unchanged, as [1, n], scaled, or negated for Sub."""
     rng = graph.rng
     if chance(rng, 0.1):
         return graph.op("Sub", tensor, graph.weight(-bias, bias=True))
@@ -139,7 +139,7 @@ def add_bias(graph: Graph, tensor: str, bias: Array) -> str:
 
 
 class Writer:
-    """Writes one step. `cell` has the parameters as they are written, with roles exchanged or not."""
+    """Writer of one step. `cell` has the parameters to write, with or without exchanged roles."""
 
     def __init__(self, graph: Graph, cell: Cell, style: Style) -> None:
         self.graph = graph
@@ -153,7 +153,7 @@ class Writer:
         return np.concatenate([self.cell.gate(matrix, gate) for gate in gates])
 
     def biases(self) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
-        """The biases of each gate on the side of x, on that of h, and on their sum."""
+        """Return the biases of each gate for x, for h, and for their sum."""
         x: dict[str, Array] = {}
         h: dict[str, Array] = {}
         total: dict[str, Array] = {}
@@ -178,7 +178,7 @@ class Writer:
     def side(
         self, x: str, matrix: Array, groups: str, biases: Mapping[str, Array], rank: int = 2, kind: str = ""
     ) -> list[Piece]:
-        """The products of x with all gates, in their groups, with the biases in them or still to be added."""
+        """Return the products of x with all gates, in groups, with their biases added or pending."""
         pieces = []
         for gates in groups.split("|"):
             mine = {gate: biases[gate] for gate in gates if gate in biases}
@@ -192,11 +192,11 @@ class Writer:
         return pieces
 
     def project(self, x: str, rank: int, kind: str) -> list[Piece]:
-        """The products of all steps of x at once."""
+        """Return the products for all steps of x at once."""
         return self.side(x, self.W, self.style.x_groups, self.biases()[0], rank, kind)
 
     def take(self, pieces: Sequence[Piece], wanted: Sequence[str]) -> list[str]:
-        """The gates, or runs of gates, out of the pieces; the biases are added that are pending."""
+        """Return gates, or runs of gates, from the pieces, with pending biases added."""
         found: dict[str, str] = {}
         for piece in pieces:
             mine = [run for run in wanted if run in piece.gates]
@@ -247,7 +247,7 @@ class Writer:
         return write(graph, self.cell.functions[at], a, self.style.forms[at])
 
     def gates(self, sums: Sequence[Piece]) -> tuple[str, str]:
-        """z and r out of sums of products: in one activation where side by side, or apart."""
+        """Return z and r from sums of products: by one activation if they are concatenated, or separately."""
         functions, bounds = self.cell.functions, self.cell.bounds
         alike = functions[0] == functions[1] and bounds[0] == bounds[1]
         run = next((run for run in ("zr", "rz") if any(run in piece.gates for piece in sums)), None)
@@ -259,7 +259,7 @@ class Writer:
         return (first, second) if run == "zr" else (second, first)
 
     def sums(self, xs: Sequence[Piece], hs: Sequence[Piece], biases: Mapping[str, Array]) -> list[Piece]:
-        """x side plus h side for z and r: both in one Add where their orders agree, or one Add each."""
+        """Return the sums of x's and h's products for z and r, by one Add if their orders agree."""
         together = self.style.together or chance(self.graph.rng, 0.5)
         for run in ("zr", "rz") if together else ():
             if all(any(run in piece.gates for piece in side) for side in (xs, hs)):
@@ -274,7 +274,7 @@ class Writer:
     def products(
         self, x: str, read: str, projected: Sequence[Piece] | None
     ) -> tuple[list[Piece], list[Piece]]:
-        """The products of x and of h, as far as they hold n; the sums of z and r go into `self.zr`."""
+        """Return the products of x and h for n; the sums of z and r are stored in `self.zr`."""
         on_x, on_h, on_sum = self.biases()
         groups = self.style.h_groups
         if self.style.joined and projected is None:
@@ -296,7 +296,7 @@ class Writer:
         return xs, hs
 
     def candidate(self, x: str, read: str, r: str | None, xs: Sequence[Piece], hs: Sequence[Piece]) -> str:
-        """The input of n's activation; r is None in a step that forgets it."""
+        """Return the input of n's activation; r is None in a step that lacks it."""
         graph = self.graph
         _, on_h, on_sum = self.biases()
         if self.cell.reset_after:
@@ -316,7 +316,7 @@ class Writer:
         return self.with_bias(graph.either("Add", self.take(xs, ["n"])[0], h), "n", on_sum)
 
     def blend(self, z: str, r: str, n: str, h: str, a: str | None, fault: str | None) -> str:
-        """h' from the gates; z is u = 1 - z where the roles are exchanged."""
+        """Return h' from the gates; z is u = 1 - z if the roles are exchanged."""
         graph, mul, form = self.graph, "Mul", self.style.blend
         if self.style.exchanged:
             n, h = h, n
@@ -362,7 +362,7 @@ def write_cell(
     stale: str | None = None,
     projected: Sequence[Piece] | None = None,
 ) -> Names:
-    """Write one step; `projected` are the products with x where they were made before."""
+    """Write one step; `projected` are products with x that exist already."""
     writer = Writer(graph, cell, style)
     read = h if stale is None else stale
     xs, hs = writer.products(x, read, projected)
@@ -386,6 +386,6 @@ def write_cell(
 
 
 def _whole(writer: Writer, xs: Sequence[Piece], hs: Sequence[Piece], read: str) -> tuple[str, str]:
-    """The candidate's products with x and h, with their biases and without r."""
+    """Return the candidate's products with x and h, with their biases and without r."""
     own = hs if writer.cell.reset_after else writer.side(read, writer.R, "n", writer.biases()[1])
     return writer.take(xs, ["n"])[0], writer.take(own, ["n"])[0]

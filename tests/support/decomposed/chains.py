@@ -1,4 +1,4 @@
-"""Single GRU steps, and GRUs unrolled over the steps of one sequence."""
+"""Write single GRU steps, and GRUs unrolled over the steps of one sequence."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.support.decomposed.models import Decomposed, Draft, as_gru, draft
 
 @dataclass
 class Mistakes:
-    """Where a chain departs from a GRU. The values that are None or empty change nothing.
+    """Difference between a chain and a GRU. None and empty values have no effect.
 
     Attributes:
-        words: what is wrong.
+        words: the fault, as text.
         at: the step, in the order of processing.
         everywhere: whether every step is wrong.
-        cell: what the parameters of that step become.
+        cell: the new parameters of that step.
         fault: a mistake in the equations of that step.
-        order: the steps of x in the order in which they are taken.
+        order: the order of the steps of x.
         extra: the gate of that step that is an output of the model.
         feedback: whether x of the later steps depends on the state.
         skips: whether that step starts from the state two steps before.
-        steps: how many steps the chain has.
+        steps: the number of steps of the chain.
         attention: whether it has an attention.
         flags: flags of the model.
     """
@@ -63,7 +63,7 @@ def single_cell(
     must_not_fuse: bool = False,
     spec: Draft | None = None,
 ) -> Decomposed:
-    """A single step with inputs x [B, I] and h [B, H]; a wrong cell departs from `right`."""
+    """Write a single step with inputs x [B, I] and h [B, H]; a wrong cell differs from `right`."""
     d = draft(rng) if spec is None else spec
     if cell is None:
         cell = draw_cell(rng, d.I, d.H)
@@ -100,7 +100,7 @@ def single_cell(
 
 
 class Unrolled:
-    """Writes a GRU over the steps of x, once for each layer and direction."""
+    """Writer of a GRU over the steps of x, once for each layer and direction."""
 
     def __init__(self, d: Draft, T: int, batch_first: bool) -> None:
         self.d = d
@@ -110,7 +110,7 @@ class Unrolled:
         self.rows_axis = 1 - self.axis
 
     def at_steps(self, tensor: str, form: str) -> list[str]:
-        """The tensors [B, ..] of all steps of [T, B, ..] or [B, T, ..]."""
+        """Return the tensors [B, ..] of all steps of [T, B, ..] or [B, T, ..]."""
         graph, axis = self.d.graph, self.axis
         if form == "Gather":
             return [
@@ -127,7 +127,7 @@ class Unrolled:
         return [np.take(values, t, self.axis) for t in range(self.T)]
 
     def projected(self, cell: Cell, style: Style, X: str) -> list[list[Piece]]:
-        """The products with x of all steps: made at once, then taken apart."""
+        """Return the products with x of all steps: computed at once, then split."""
         rng, graph = self.d.rng, self.d.graph
         writer = Writer(graph, cell, style)
         kind = pick(rng, ["MatMul", "Einsum", "Gemm"])
@@ -157,7 +157,7 @@ class Unrolled:
 
 @dataclass
 class Masks:
-    """Which rows go on at each step: tensors [B, 1] and values, in time; how states and outputs are held."""
+    """Masks of the active rows at each step (tensors [B, 1] and values), and the variant of held values."""
 
     names: list[str]
     values: list[Array]
@@ -166,7 +166,7 @@ class Masks:
 
 
 def draw_masks(u: Unrolled, masking: str) -> Masks:
-    """Steps below the rows' lengths, or any steps."""
+    """Draw masks of the steps within the rows' lengths, or of any steps."""
     d, graph, rng = u.d, u.d.graph, u.d.rng
     zero = chance(rng, 0.4)
     d.flags |= {masking, "zero past the end" if zero else "held past the end"}
@@ -204,7 +204,7 @@ def hold(d: Draft, masks: Masks, t: int, new: str, old: str) -> tuple[str, str]:
 
 @dataclass
 class Steps:
-    """What one direction has computed so far, in the order of processing; the states begin with h0."""
+    """Results of one direction so far, in the order of processing; the states begin with h0."""
 
     states: list[str]
     values: list[Array]
@@ -219,7 +219,7 @@ class Steps:
 
 
 def draw_styles(u: Unrolled, cell: Cell, fault: str | None, plain: bool, hoisted: bool) -> list[Style]:
-    """The style of each step: the same for all, or drawn again with the same activations."""
+    """Draw the style of each step: the same for all, or separate ones with the same activations."""
     d, rng = u.d, u.d.rng
     first = draw_style(rng, cell, fault=fault, plain=plain)
     if hoisted:
@@ -283,7 +283,7 @@ def write_direction(
 
 @dataclass
 class Place:
-    """What a step of a chain with a mistake takes: x, the x that it should take, and the rest."""
+    """Inputs of a step in a chain with a fault: x, the correct x, and the others."""
 
     x: str
     x_values: Array
@@ -295,7 +295,7 @@ class Place:
 
 
 def write_wrong_step(u: Unrolled, cell: Cell, wrong: Mistakes, i: int, at: Place, done: Steps) -> None:
-    """Write one step of a chain with a mistake, here or elsewhere in it."""
+    """Write one step of a chain with a fault in this step or another."""
     d, graph = u.d, u.d.graph
     here = wrong.everywhere or wrong.at == i
     x, x_values, style = at.x, at.x_values, at.style
@@ -322,7 +322,7 @@ def write_wrong_step(u: Unrolled, cell: Cell, wrong: Mistakes, i: int, at: Place
 
 
 def feed_back(u: Unrolled, cell: Cell, x: str, values: Array, h: str, state: Array) -> tuple[str, Array]:
-    """x with a product of the state added to it, as a decoder feeds its own output back."""
+    """Add a product of the state to x, as in a decoder with feedback."""
     graph = u.d.graph
     P = np.ones((cell.I, cell.H)) * 0.5
     back = graph.op("MatMul", h, graph.weight(P.T.copy()))
@@ -342,7 +342,7 @@ def chain(
     must_not_fuse: bool = False,
     spec: Draft | None = None,
 ) -> Decomposed:
-    """A GRU unrolled over the steps of X; what is not given is drawn."""
+    """Write a GRU unrolled over the steps of X; missing arguments are drawn."""
     d = draft(rng) if spec is None else spec
     if layers is None:
         layers = 2 if chance(rng, 0.2) else 1
@@ -406,7 +406,7 @@ def chain(
 def chain_outputs(
     u: Unrolled, states: Sequence[str], results: Sequence[Array], ends: Sequence[tuple[str, Array]]
 ) -> None:
-    """The last states, all states stacked, some of them, or several of these."""
+    """Add outputs: the last states, all states stacked, some of them, or several of these."""
     d, rng = u.d, u.d.rng
     shown = pick(rng, ["last", "stacked", "both", "some"])
     d.notes.append(f"outputs: {shown}")

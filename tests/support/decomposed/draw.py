@@ -1,8 +1,7 @@
-"""Random ONNX models that hold GRUs decomposed into other operators, and what their outputs have to be.
+"""Draw random ONNX models with GRUs decomposed into other operators, and their expected outputs.
 
-A finder of GRUs is tested against these models. Nothing here is shared with it: the models are put together
-from drawn parameters with `onnx.helper`, and the expected outputs come from the same parameters by the
-equations in NumPy and float64.
+These models test the search for GRUs, and share no code with it. `onnx.helper` builds the models from random
+parameters. The expected outputs come from the same parameters, by the equations in NumPy and float64.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = [
 ]
 
 
-#: Every kind of model that is to be fused, by its name. What the name leaves open is drawn.
+#: The kinds of models that must be fused, by name. All other properties are drawn.
 KINDS: dict[str, Callable[[Generator], Decomposed]] = {
     "cell": partial(single_cell, attention=False),
     "cell with attention": partial(single_cell, attention=True),
@@ -61,15 +60,15 @@ for _kind in ("Scan", "Loop"):
 
 
 def decomposed(name: str, rng: Generator) -> Decomposed:
-    """A model of a kind of `KINDS`."""
+    """Draw a model of one of `KINDS`."""
     return KINDS[name](rng)
 
 
 def draw_decomposed(rng: Generator) -> Decomposed:
-    """A model whose GRUs can all be found: a third each of single steps, chains and loops."""
+    """Draw a model whose GRUs can all be found: a third each of single steps, chains and loops."""
     return KINDS[pick(rng, [*["any cell", "any chain"] * 2, "any Scan", "any Loop"])](rng)
 
 
 def draw_near_miss(rng: Generator) -> Decomposed:
-    """A model with one fault: no standard GRU computes all of it."""
+    """Draw a model with one fault, which no standard GRU computes completely."""
     return near_miss(pick(rng, list(NEAR_MISSES)), rng)

@@ -1,4 +1,4 @@
-"""The equations of a GRU step in NumPy and float64, with the mistakes of the near misses; random parameters.
+"""Compute GRU steps in NumPy and float64, with or without faults, for random parameters.
 
 No function here reads an ONNX model: the expected outputs come only from the random parameters.
 """
@@ -15,7 +15,7 @@ from tests.support.decomposed.graph import Array, Generator, chance, pick
 Bounds = tuple[float, float] | None
 GATES = "zrn"
 
-#: Mistakes in the equations of a step, in words.
+#: Faults in the equations of a step, as text.
 FAULTS = {
     "mixed gates": "h' = (1-z)n + r h: the blend takes z for n and r for h",
     "wrong blend": "h' = (1-z)n + (1-z)h",
@@ -32,16 +32,16 @@ FAULTS = {
     "wide attention": "the attention has a value for each unit",
     "attention on h": "h' = (1-z)n + (1-a)z h",
 }
-#: Those that leave a step a GRU's, of other weights: the two gates alike, or u = 1 - z.
+#: Faults after which a step is a GRU's with other weights: equal gates, or u = 1 - z.
 OTHER_WEIGHTS = ("tied", "swapped roles")
 OF_ATTENTION = ("attention on r", "attention on 1-z", "wide attention", "attention on h")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The parameters of a step: W [3H, I], R [3H, H], Wb and Rb [3H] in float64, exact in float32.
+    """Parameters of a step: W [3H, I], R [3H, H], Wb and Rb [3H] in float64, exact in float32.
 
-    `functions` and `bounds` (the clip of the activations' inputs) stand in the order z, r, n. A GRU has the
+    `functions` and `bounds` (the clip of the activations' inputs) are in the order z, r, n. A GRU has the
     same function in z and r, and the same symmetric bounds everywhere; a near miss need not.
     """
 
@@ -62,7 +62,7 @@ class Cell:
         return int(self.R.shape[1])
 
     def gate(self, matrix: Array, gate: str) -> Array:
-        """The rows of a gate."""
+        """Return the rows of a gate."""
         at = GATES.index(gate) * self.H
         return matrix[at : at + self.H]
 
@@ -83,7 +83,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Results:
-    """The new state and what was on the way there."""
+    """New state of a step, with the intermediate results."""
 
     new: Array
     z: Array
@@ -99,7 +99,7 @@ def step(
     fault: str | None = None,
     stale: Array | None = None,
 ) -> Results:
-    """One step, by the equations or by those with a mistake; `stale` is the other state."""
+    """Compute one step, by the equations or by faulty ones; `stale` is the other state."""
     read = h if stale is None else stale
     z, r = (
         cell.activate(gate, cell.product(gate, x) + cell.recurrent(gate, read) + cell.bias(gate))
@@ -140,12 +140,12 @@ def step(
 
 
 def dyadic(rng: Generator, *shape: int, scale: float = 1.0) -> Array:
-    """Numbers between -scale and scale whose sums, halves and doubles are exact in float32."""
+    """Draw values between -scale and scale whose sums, halves and doubles are exact in float32."""
     return rng.integers(-64, 65, shape) * (scale / 64.0)
 
 
 def draw_cell(rng: Generator, I: int, H: int, *, plain: bool = False, symmetric: bool = False) -> Cell:
-    """Random parameters; `plain` keeps to bounded functions, `symmetric` to symmetric gates."""
+    """Draw random parameters; `plain` limits them to bounded functions, `symmetric` to symmetric gates."""
     f = draw_gate(rng)
     if plain or symmetric:
         f = draw_function(rng, pick(rng, ["Sigmoid", "Sigmoid", "HardSigmoid"]))
@@ -161,7 +161,7 @@ def draw_cell(rng: Generator, I: int, H: int, *, plain: bool = False, symmetric:
 
 
 def exchanged(cell: Cell) -> Cell:
-    """The cell whose first gate is u = 1 - z: its parameters have the other sign."""
+    """Return the cell whose first gate is u = 1 - z: its parameters are negated."""
     sign = np.repeat([-1.0, 1.0, 1.0], cell.H)
     return replace(
         cell,

@@ -1,4 +1,4 @@
-"""Bodies of Scan and Loop nodes: inputs, carried values and outputs."""
+"""Write the bodies of Scan and Loop nodes: inputs, carried values and outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.decomposed.equations import Cell
 from tests.support.decomposed.graph import Array, Graph, chance, pick
 from tests.support.decomposed.models import Draft
 
-#: What may be wrong with a loop around a step that is right.
+#: Faults of a loop around a correct step.
 LOOP_FAULTS = {
     "weights change": "the weights, states of the loop, are halved from step to step",
     "x fixed": "every step takes the first x",
@@ -27,7 +27,7 @@ LOOP_FAULTS = {
 
 @dataclass(frozen=True)
 class Source:
-    """A sequence, time at `axis`: its tensor, and its values with time first."""
+    """Sequence with time at `axis`: its tensor, and its values with time first."""
 
     name: str
     axis: int
@@ -36,7 +36,7 @@ class Source:
 
 @dataclass
 class Plan:
-    """What is drawn for one direction of one layer.
+    """Properties of one direction of one layer.
 
     Attributes:
         kind: "Scan" or "Loop".
@@ -45,8 +45,8 @@ class Plan:
         extra: the gate that is an output of the loop.
         masking: "", "lengths", or "mask".
         zero: whether outputs of held steps are zeros.
-        faulty: whether anything is wrong.
-        right: the cell of the GRU that a wrong `cell` departs from.
+        faulty: whether there is a fault.
+        right: the correct cell, if `cell` is wrong.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass
 class Setting:
-    """What the loops of a model share: its sequence X of T steps, and which of them are taken."""
+    """Data that a model's loops share: the sequence X of T steps, and the active steps."""
 
     d: Draft
     T: int
@@ -77,7 +77,7 @@ class Setting:
     scores: Source | None = None
 
     def steps(self) -> str:
-        """The number of steps, a constant or that of X, as a scalar of int64."""
+        """Return the number of steps, constant or computed from X, as an int64 scalar."""
         graph = self.d.graph
         if not self.symbolic and chance(self.d.rng, 0.5):
             return graph.constant(np.array(self.T), "int64")
@@ -85,7 +85,7 @@ class Setting:
         return graph.op("Gather", shape, graph.constant(np.array(self.X.axis), "int64"), axis=0)
 
     def allowed(self) -> Array:
-        """Which rows go on at each step [T, B], in time."""
+        """Return the active rows at each step, [T, B], in time."""
         if self.mask is not None:
             return self.mask.values.astype(bool)
         if self.lengths is not None:
@@ -94,7 +94,7 @@ class Setting:
 
 
 def swapped(T: int) -> list[int]:
-    """The steps in order, with two in the middle or at the end having changed places."""
+    """Return the steps in order, with two in the middle or at the end swapped."""
     order = list(range(T))
     at = min(1, T - 2)
     order[at], order[at + 1] = order[at + 1], order[at]
@@ -102,7 +102,7 @@ def swapped(T: int) -> list[int]:
 
 
 class Frame:
-    """The states, inputs and outputs of a body under construction."""
+    """States, inputs and outputs of a body under construction."""
 
     def __init__(self, at: Setting, plan: Plan, body: Graph) -> None:
         self.at, self.plan, self.body = at, plan, body
@@ -122,7 +122,7 @@ class Frame:
         self.states = [(a, b, going if b == inside else c) for a, b, c in self.states]
 
     def counter(self, dtype: str) -> str:
-        """The step in time as a state: counted up from 0, or down from the last."""
+        """Add the time step as a state that counts up from 0, or down from the last step."""
         outer, body = self.outer, self.body
         start = outer.constant(np.array(0), dtype)
         if self.plan.reverse:
@@ -134,7 +134,7 @@ class Frame:
         return t
 
     def below(self, t: str, dtype: str) -> str:
-        """Whether a step is below the lengths, [B, 1]."""
+        """Return whether a step is below the lengths, [B, 1]."""
         body = self.body
         assert self.at.lengths is not None
         name, values = self.at.lengths
@@ -161,7 +161,7 @@ class Frame:
         raise NotImplementedError
 
     def finish_states(self) -> None:
-        """Add the weights that are carried to the states, and declare them all."""
+        """Add carried weights to the states, and declare all states."""
         for outside, inside, going in self.body.carried:
             self.states.append((outside, inside, going))
             self.shapes[inside] = (None, "float32")
@@ -173,12 +173,12 @@ class Frame:
                 self.body.inputs[-1].type.tensor_type.ClearField("shape")
 
     def last(self, outputs: Sequence[str]) -> dict[str, str]:
-        """The last states among a node's outputs, by the states' names in the body."""
+        """Return the last states among a node's outputs, by the states' names in the body."""
         return {inside: name for (_, inside, _), name in zip(self.states, outputs, strict=False)}
 
 
 class ScanFrame(Frame):
-    """The body of a Scan: slices of x come in."""
+    """Body of a Scan, with slices of x as inputs."""
 
     def __init__(self, at: Setting, plan: Plan, body: Graph) -> None:
         super().__init__(at, plan, body)
@@ -245,7 +245,7 @@ class ScanFrame(Frame):
 
 
 class LoopFrame(Frame):
-    """The body of a Loop: x is gathered from outside with the number of the step."""
+    """Body of a Loop, which gathers x from outside by the step index."""
 
     def __init__(self, at: Setting, plan: Plan, body: Graph) -> None:
         super().__init__(at, plan, body)
@@ -315,7 +315,7 @@ class LoopFrame(Frame):
         return self.last(found), scans, axis
 
     def _trips(self) -> tuple[str, str]:
-        """The trip count and the first condition; the condition of the body goes into `go_on`."""
+        """Return the trip count and the first condition; store the body's condition in `go_on`."""
         body, outer, rng = self.body, self.outer, self.body.rng
         true = outer.constant(np.array(True), "bool")
         if self.go_on:

@@ -16,7 +16,7 @@ Generator = np.random.Generator
 Shape = Sequence[int | str]
 T = TypeVar("T")
 
-#: How a weight may be kept. Each form gives the same tensor.
+#: Storage of a weight. All variants result in the same tensor.
 WEIGHT_FORMS = ("initializer", "Constant", "Transpose", "Identity", "Concat", "Squeeze", "Reshape")
 IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10}
 TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
@@ -32,7 +32,7 @@ def pick(rng: Generator, values: Sequence[T]) -> T:
 
 
 class Graph:
-    """The nodes and initializers of a model, or of the body of a loop inside one.
+    """Nodes and initializers of a model, or of a loop's body.
 
     Attributes:
         outer: the graph around a body; None for a model's own.
@@ -68,11 +68,11 @@ class Graph:
         return self.several(kind, inputs, 1, **attributes)[0]
 
     def either(self, kind: str, a: str, b: str) -> str:
-        """An operator whose two operands may change places."""
+        """Add an operator whose two operands may be swapped."""
         return self.op(kind, a, b) if chance(self.rng, 0.5) else self.op(kind, b, a)
 
     def where(self, mask: str, a: str, b: str) -> str:
-        """A where the mask is set, else b; rarely the other way round with Not."""
+        """Return a where the mask is set, else b; rarely with Not and swapped operands."""
         if chance(self.rng, 0.15):
             return self.op("Where", self.op("Not", mask), b, a)
         return self.op("Where", mask, a, b)
@@ -86,7 +86,7 @@ class Graph:
         return name
 
     def constant(self, array: Any, dtype: str = "float32") -> str:
-        """A constant as an initializer or a Constant node."""
+        """Add a constant as an initializer or a Constant node."""
         value = np.array(array, dtype)
         if chance(self.rng, 0.5):
             return self.initializer(value)
@@ -96,14 +96,14 @@ class Graph:
         return self.constant(list(values), "int64")
 
     def scalar(self, value: float, length: int | None = None) -> str:
-        """A number as a tensor of no axes, of one element or, where a length is given, of that many."""
+        """Add a number as a tensor of rank 0, of one element or, if `length` is given, of that many."""
         shapes: list[tuple[int, ...]] = [(), (1,)]
         if length is not None:
             shapes.append((length,))
         return self.constant(np.full(pick(self.rng, shapes), value))
 
     def weight(self, array: Array, bias: bool = False) -> str:
-        """A weight, in any of the forms; steps of a chain may share it, loops may carry it."""
+        """Add a weight in one of the variants; steps of a chain may share it, and loops may carry it."""
         key = (array.shape, array.tobytes())
         if self.shared is not None and key in self.shared:
             return self.shared[key]
@@ -149,7 +149,7 @@ class Graph:
         return self.initializer(value)
 
     def zero_state(self, like: str, axis: int, hidden: int, rows: int | None) -> str:
-        """Zeros [rows, hidden]; `like` has the rows at `axis`, and `rows` is None if not fixed."""
+        """Return zeros [rows, hidden]; `like` has the rows at `axis`, and `rows` is None if not fixed."""
         if rows is not None and chance(self.rng, 0.5):
             return self.constant(np.zeros((rows, hidden)))
         size = self.op("Gather", self.op("Shape", like), self.integers(axis), axis=0)
@@ -165,7 +165,7 @@ class Graph:
         return name
 
     def output(self, name: str, tensor: str, shape: Shape | None, dtype: str = "float32") -> None:
-        """Make a tensor an output of this name; it takes the name itself, or goes through an Identity."""
+        """Make a tensor an output of this name, directly or through an Identity."""
         self.shown.append((name, tensor))
         shown = None if shape is None else list(shape)
         self.outputs.append(helper.make_tensor_value_info(name, TYPES[dtype], shown))
@@ -200,7 +200,7 @@ class Graph:
         return found
 
     def slices(self, tensor: str, sizes: Sequence[int], axis: int, form: str) -> list[str]:
-        """A tensor cut along an axis into parts of these sizes, by Split, Slice or Gather."""
+        """Split a tensor along an axis into parts of these sizes, by Split, Slice or Gather."""
         if len(sizes) == 1:
             return [tensor]
         if form == "Split":
@@ -214,7 +214,7 @@ class Graph:
         return [self.part(tensor, start, end, axis, form, end == ends[-1]) for start, end in ranges]
 
     def part(self, tensor: str, start: int, end: int, axis: int, form: str, last: bool = False) -> str:
-        """The elements from start to end of an axis, by Gather or Slice."""
+        """Return the elements from start to end of an axis, by Gather or Slice."""
         if form == "Gather":
             return self.op("Gather", tensor, self.integers(*range(start, end)), axis=axis)
         shown = 2**63 - 1 if last and chance(self.rng, 0.3) else end

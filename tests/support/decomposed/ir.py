@@ -1,4 +1,4 @@
-"""IRs with GRUs decomposed into other layers, as converters from TensorFlow and ONNX write them."""
+"""Write IRs with GRUs decomposed into other layers, as converters from TensorFlow and ONNX do."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ B, T, I, H = 3, 5, 4, 6
 
 
 def constant(*values: int) -> Any:
-    """A constant of integers."""
+    """Return a constant of integers."""
     return ops.constant(np.array(values, np.int64))
 
 
 def scalar(value: float) -> Any:
-    """A constant of one number."""
+    """Return a constant of one number."""
     return ops.constant(np.float32(value))
 
 
 @dataclass(frozen=True)
 class Written:
-    """How a GRU is written.
+    """Variant of a written GRU.
 
     Attributes:
         form: "TensorIterator", "Loop" or "unrolled".
@@ -36,13 +36,13 @@ class Written:
         after: whether the reset gate acts after the recurrent product.
         reverse: whether the first step is the last in time.
         outputs: "last", "all" or "both".
-        attention: whether each step takes a score.
+        attention: whether each step has a score.
         open: whether the sizes of rows and steps are open.
         state: whether the first state is an input; else it is zero.
         candidate: the activation of the candidate.
-        half: whether weights are kept in float16.
+        half: whether weights are stored as float16.
         fault: whether the new state is no blend of the old one and the candidate.
-        ahead: what each step does with its x and h at first: "ones" multiplies both, "dense" is a layer.
+        ahead: the first operation of each step on x and h: "ones" multiplies by ones, "dense" is a layer.
     """
 
     form: str = "TensorIterator"
@@ -60,7 +60,7 @@ class Written:
 
 
 class _Cell:
-    """The cell that all steps share."""
+    """Cell that all steps share."""
 
     def __init__(self, how: Written, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -75,11 +75,11 @@ class _Cell:
         self.dense, self.dense_bias = draw(I, I), draw(I)
 
     def projected(self, x: Any) -> Any:
-        """What the gates take of x."""
+        """Return the gates' products with x."""
         return ops.matmul(x, self.inputs, False, False)
 
     def step(self, x: Any, h: Any, a: Any) -> Any:
-        """The new state; x is projected already if it is to be."""
+        """Return the new state; x may be projected already."""
         if self.how.ahead == "ones":
             x, h = (ops.multiply(ops.broadcast(scalar(1), ops.shape_of(item)), item) for item in (x, h))
         elif self.how.ahead == "dense":
@@ -95,7 +95,7 @@ class _Cell:
         return ops.add(kept, ops.multiply(share, n))
 
     def _tensorflow_like(self, x: Any, h: Any) -> tuple[Any, Any]:
-        """Update gate and candidate: reset before the product, x and h side by side."""
+        """Return the update gate and the candidate: reset before the product, x and h concatenated."""
         both = ops.matmul(ops.concat([x, h], 1), self.gates, False, False)
         parts = ops.split(ops.sigmoid(ops.add(both, self.gates_bias)), ops.constant(np.int64(1)), 2)
         r, z = parts.output(0), parts.output(1)
@@ -103,7 +103,7 @@ class _Cell:
         return z, self._activation(ops.add(product, self.candidate_bias))
 
     def _torch_like(self, x: Any, h: Any) -> tuple[Any, Any]:
-        """The same: x and h apart, the weights of h transposed."""
+        """Return the same with separate x and h, and transposed weights of h."""
         wide = x if self.how.outside else self.projected(x)
         xs = ops.variadic_split(wide, ops.constant(np.int64(-1)), constant(H, H, -1))
         h_weights = ops.split(self.states, ops.constant(np.int64(0)), 3)
@@ -149,7 +149,7 @@ def write(path: Path, how: Written, seed: int = 0) -> Path:
 
 
 def _iterated(cell: _Cell, x: Any, h: Any, a: Any, width: int) -> tuple[Any, Any]:
-    """As a TensorIterator that takes slices of axis 1."""
+    """Write a TensorIterator that reads slices of axis 1."""
     axis = constant(1)
     x_slice, h_before = ops.parameter([-1, 1, width], np.float32), ops.parameter([-1, H], np.float32)
     a_slice = None if a is None else ops.parameter([-1, 1, 1], np.float32)
@@ -169,7 +169,7 @@ def _iterated(cell: _Cell, x: Any, h: Any, a: Any, width: int) -> tuple[Any, Any
 
 
 def _looped(cell: _Cell, x: Any, h: Any, a: Any, width: int) -> tuple[Any, Any]:
-    """As a Loop whose body takes the slice of its iteration; its outputs stand in the order of computing."""
+    """Write a Loop whose body reads the slice of its iteration; its outputs are in the order of computing."""
     axis = ops.constant(np.int64(1))
     iteration = ops.parameter([], np.int64)
     x_all, h_before = ops.parameter([-1, -1, width], np.float32), ops.parameter([-1, H], np.float32)
@@ -197,7 +197,7 @@ def _looped(cell: _Cell, x: Any, h: Any, a: Any, width: int) -> tuple[Any, Any]:
 
 
 def _unrolled(cell: _Cell, x: Any, h: Any, a: Any, width: int) -> tuple[Any, Any]:
-    """Step by step."""
+    """Write the steps without a loop."""
     states: dict[int, Any] = {}
     for t in range(T)[:: -1 if cell.how.reverse else 1]:
         begin, end = constant(0, t), constant(0, t + 1)
@@ -214,7 +214,7 @@ def _unrolled(cell: _Cell, x: Any, h: Any, a: Any, width: int) -> tuple[Any, Any
 
 
 def feeds(how: Written, seed: int = 1) -> Mapping[str, Array]:
-    """Random inputs for a model."""
+    """Return random inputs for a model."""
     rng = np.random.default_rng(seed)
     found = {"x": rng.standard_normal((B, T, I)).astype(np.float32)}
     if how.state:

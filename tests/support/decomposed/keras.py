@@ -16,7 +16,7 @@ import numpy as np
 
 I, H = 3, 4
 
-#: The cases, and how many GRUs of one direction each has.
+#: The cases, with their numbers of GRUs of one direction.
 CASES = {
     "after": 1,
     "before": 1,
@@ -40,7 +40,7 @@ CASES = {
 
 
 def model_of(name: str, keras: Any, steps: int) -> Any:
-    """A model of one case."""
+    """Return the model of one case."""
     L = keras.layers
     x = keras.Input((None if name == "open" else steps, I))
     layers: dict[str, Callable[[], Any]] = {
@@ -77,7 +77,7 @@ def make(name: str, folder: Path, steps: int, rows: int) -> None:
     keras.utils.set_random_seed(list(CASES).index(name))
     rng = np.random.default_rng(list(CASES).index(name))
     model = model_of(name, keras, steps)
-    for layer in model.layers:  # biases begin as zeros
+    for layer in model.layers:  # biases are initialized to zeros
         layer.set_weights([array + rng.normal(0, 0.3, array.shape) for array in layer.get_weights()])
     shapes = [(rows, *(steps if size is None else size for size in item.shape[1:])) for item in model.inputs]
     arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
@@ -107,7 +107,7 @@ def main() -> None:
     for name in CASES:
         try:
             make(name, folder, steps, rows)
-        except Exception as error:  # of any class: told here, and missed by the test
+        except Exception as error:  # any class; printed here, and the test reports the missing file
             print(f"{name}: {type(error).__name__}: {error}"[:500], flush=True)
 
 

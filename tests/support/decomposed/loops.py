@@ -1,4 +1,4 @@
-"""GRUs as Scan and Loop nodes, with a decomposed step in their bodies."""
+"""Write GRUs as Scan and Loop nodes, with a decomposed step in their bodies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.decomposed.models import Decomposed, Draft, as_gru, draft
 
 @dataclass
 class Made:
-    """What a loop gives: the last state, all outputs with time at `axis`, and the extra output."""
+    """Results of a loop: the last state, all outputs with time at `axis`, and the extra output."""
 
     last: str
     all: str
@@ -29,7 +29,7 @@ class Made:
 
 
 class Looped:
-    """Writes a loop: its body, and what is around it."""
+    """Writer of a loop: its body and the operators around it."""
 
     def __init__(self, at: Setting) -> None:
         self.at = at
@@ -94,7 +94,7 @@ class Looped:
         )
 
     def hold(self, plan: Plan, frame: Frame, body: Graph, names: Names, h: str) -> tuple[str, str]:
-        """The state that goes on and the output of the step, where some rows are held."""
+        """Return the next state and the output of a step, where some rows are held."""
         new = names.new
         if not plan.masking:
             return new, h if plan.fault == "stale output" else new
@@ -180,7 +180,7 @@ def loop(
     must_not_fuse: bool = False,
     spec: Draft | None = None,
 ) -> Decomposed:
-    """A GRU as a Scan or a Loop; what is not given is drawn."""
+    """Write a GRU as a Scan or a Loop; missing arguments are drawn."""
     d = draft(rng) if spec is None else spec
     wrong = fault is not None or in_step is not None or extra is not None or words is not None
     kind = pick(rng, ["Scan", "Loop"]) if kind is None else kind
@@ -248,7 +248,7 @@ def loop(
 
 
 def _joined(d: Draft, made: Sequence[Made]) -> Source:
-    """The outputs of the directions side by side, time at one axis."""
+    """Concatenate the outputs of the directions, with time at one axis."""
     axis = made[0].axis
     names = [
         one.all if one.axis == axis else d.graph.op("Transpose", one.all, perm=[1, 0, 2]) for one in made
@@ -261,7 +261,7 @@ def _joined(d: Draft, made: Sequence[Made]) -> Source:
 def _outputs(
     d: Draft, made: Sequence[Made], joined: Source | None, steps: int | str, fault: str | None
 ) -> None:
-    """The last states, the outputs of all steps, or both."""
+    """Add outputs: the last states, the outputs of all steps, or both."""
     shown = "last" if fault == "early exit" else pick(d.rng, ["last", "all", "both"])
     if fault == "stale output":
         shown = "both"

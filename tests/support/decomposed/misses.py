@@ -1,4 +1,4 @@
-"""Models that resemble GRUs: each has one fault, and outputs by its own equations."""
+"""Draw models that resemble GRUs: each has one fault, and outputs by its own equations."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.support.decomposed.graph import Array, Generator, chance, pick
 from tests.support.decomposed.loops import loop
 from tests.support.decomposed.models import Decomposed, Draft, draft
 
-#: Faults of a step's parameters that no GRU has, in words.
+#: Faults of a step's parameters that no GRU has, as text.
 CELL_FAULTS = {
     "two functions": "z and r have different activations",
     "two bounds": "the gates are clipped at different bounds",
     "one gate clipped": "one gate alone is clipped",
     "lopsided bounds": "the bounds of the clip are not symmetric",
 }
-#: Changes of one step in a chain; the changed step alone is a GRU's, all together are not.
+#: Changes of one step in a chain. The changed step is a GRU's, but the chain is not.
 STEP_CHANGES = {
     "R differs": "one element of R is different",
     "W differs": "one element of W is different",
@@ -35,7 +35,7 @@ STEP_CHANGES = {
     "reset differs": "r comes before the product with R instead of after it, or after instead of before",
 }
 
-#: What can still be fused where a fault is around the step of a loop.
+#: Parts that can still be fused if the fault is around a loop's step.
 FLAGS_OF = {
     "weights change": ("cells only",),
     "halved state": ("cells only",),
@@ -47,7 +47,7 @@ FLAGS_OF = {
 
 
 def spoiled(rng: Generator, cell: Cell, fault: str) -> Cell:
-    """A cell with one of `CELL_FAULTS`, no GRU's."""
+    """Return a cell with one of `CELL_FAULTS`, which no GRU has."""
     f, _, g = cell.functions
     if fault == "two functions":
         others = [Function("Softsign"), Function("Tanh")]
@@ -65,7 +65,7 @@ def spoiled(rng: Generator, cell: Cell, fault: str) -> Cell:
 
 
 def changed(rng: Generator, cell: Cell, change: str) -> Cell:
-    """A cell with one of `STEP_CHANGES`; still a GRU's."""
+    """Return a cell with one of `STEP_CHANGES`, which is still a GRU's."""
     f, _, g = cell.functions
     if change == "R differs":
         return replace(cell, R=_one_more(rng, cell.R))
@@ -94,7 +94,7 @@ def _one_more(rng: Generator, array: Array) -> Array:
 
 
 def _start(rng: Generator, hidden: int = 1) -> tuple[Draft, Cell]:
-    """Sizes with at least so many units, and a cell whose functions cannot hide a fault."""
+    """Draw sizes with at least `hidden` units, and a cell whose functions cannot hide a fault."""
     d = draft(rng)
     d.H = max(d.H, hidden)
     cell = draw_cell(rng, d.I, d.H, plain=True)
@@ -104,7 +104,7 @@ def _start(rng: Generator, hidden: int = 1) -> tuple[Draft, Cell]:
 
 
 def cell_with(rng: Generator, fault: str) -> Decomposed:
-    """A single step with one of `FAULTS` or `CELL_FAULTS`, or with a gate that is an output."""
+    """Draw a single step with one of `FAULTS` or `CELL_FAULTS`, or with a gate as an output."""
     d, cell = _start(rng, 2 if fault == "wide attention" else 1)
     attention = fault in OF_ATTENTION
     if fault == "extra output":
@@ -129,7 +129,7 @@ def cell_with(rng: Generator, fault: str) -> Decomposed:
 
 
 def chain_with(rng: Generator, fault: str) -> Decomposed:
-    """An unrolled chain with a fault at one step, or at every step if no GRU has it."""
+    """Draw an unrolled chain with a fault at one step, or at every step if no GRU has it."""
     d, cell = _start(rng, 2 if fault == "wide attention" else 1)
     T = int(rng.integers(3, 7))
     wrong = Mistakes("", int(rng.integers(1, T)), steps=T)
@@ -173,7 +173,7 @@ def chain_with(rng: Generator, fault: str) -> Decomposed:
 
 
 def loop_with(rng: Generator, kind: str, fault: str) -> Decomposed:
-    """A Scan or a Loop with a fault in or around its step."""
+    """Draw a Scan or a Loop with a fault in or around its step."""
     d, cell = _start(rng, 2 if fault == "wide attention" else 1)
     if fault in LOOP_FAULTS:
         d.flags |= {*FLAGS_OF.get(fault, ())}
@@ -218,12 +218,12 @@ def _named() -> dict[str, Callable[[Generator], Decomposed]]:
     return found
 
 
-#: Every near miss by its name; each is drawn until the fault shows in the numbers.
+#: The near misses by name. Each is drawn until its fault changes the outputs.
 NEAR_MISSES = _named()
 
 
 def near_miss(name: str, rng: Generator) -> Decomposed:
-    """A near miss of this name whose faulty step is clearly not the GRU's."""
+    """Draw a near miss of this name whose faulty step clearly differs from the GRU's."""
     for _ in range(100):
         found = NEAR_MISSES[name](rng)
         if found.difference > 0.01:

@@ -1,4 +1,4 @@
-"""Random models with their expected outputs, and common code of their kinds."""
+"""Build random models with their expected outputs: common code of all kinds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.decomposed.graph import Array, Generator, Graph, chance
 
 @dataclass(frozen=True)
 class Gru:
-    """A GRU of one direction that a model holds, as the ONNX operator would have it.
+    """GRU of one direction in a model, with the attributes of the ONNX operator.
 
     Attributes:
         W: [3H, I] float32, in the order z, r, n.
         R: [3H, H] float32.
-        B: [6H] float32: Wb, then Rb. Only their sums count, but for n's where linear_before_reset is 1.
+        B: [6H] float32: Wb, then Rb. Only their sums matter, except n's with linear_before_reset = 1.
         direction: "forward" or "reverse", in time.
         unique: whether a finder has no choice of alpha, beta and weights; not so where plain factors stand
             around a function, as in alpha * tanh(beta * a).
@@ -59,17 +59,17 @@ class Gru:
 
 @dataclass(frozen=True)
 class Decomposed:
-    """A model with decomposed GRUs, its inputs, and its outputs by the equations.
+    """Model with decomposed GRUs, its inputs, and its outputs by the equations.
 
     Attributes:
         model: the model; it has no GRU node.
         feeds: random inputs.
         expected: the outputs in float64.
-        recipe: what was drawn, in words.
+        recipe: the drawn properties, as text.
         grus: the GRUs in it: one for each layer and direction. For a near miss those before the fault.
         kind: "cell", "chain", "Scan" or "Loop".
-        flags: what is special, each explained in `FLAGS`.
-        fault: what is wrong, in words; None for a model that is to be fused.
+        flags: special properties, each explained in `FLAGS`.
+        fault: the fault, as text; None for a model that must be fused.
         must_not_fuse: whether no step at all may be replaced. Where it is False, parts may be.
         difference: for a near miss, how far the faulty steps are from those of the GRU in `grus`; infinite
             where there are none to compare with.
@@ -88,11 +88,11 @@ class Decomposed:
 
     @property
     def count(self) -> int:
-        """How many GRU nodes of one direction come out at best."""
+        """Return the largest possible number of GRU nodes of one direction."""
         return len(self.grus)
 
 
-#: What the flags say.
+#: Meanings of the flags.
 FLAGS = {
     "batch first": "X is [B, T, I]",
     "symbolic": "the batch has no fixed size",
@@ -112,7 +112,7 @@ FLAGS = {
 
 
 def as_gru(cell: Cell, *, attention: bool, reverse: bool, styles: Sequence[Style] = ()) -> Gru:
-    """The GRU of a cell without faults."""
+    """Return the GRU of a cell without faults."""
     f, _, g = cell.functions
     bounds: Bounds = cell.bounds[0]
     loose = {"Affine", "ScaledTanh"} & {f.name, g.name}
@@ -134,7 +134,7 @@ def as_gru(cell: Cell, *, attention: bool, reverse: bool, styles: Sequence[Style
 
 @dataclass
 class Draft:
-    """A model being drawn: its graph, its sizes, what goes in, what is to come out."""
+    """Model under construction: its graph, sizes, inputs and expected outputs."""
 
     rng: Generator
     opset: int
@@ -164,17 +164,17 @@ class Draft:
         return None if self.symbolic else self.B
 
     def feed(self, name: str, values: Array, shape: Sequence[int | str]) -> tuple[str, Array]:
-        """An input of the model with these values; also the values in float64."""
+        """Add an input of the model with these values; also return the values in float64."""
         self.feeds[name] = values
         self.graph.input(name, shape, str(values.dtype))
         return name, values.astype(np.float64)
 
     def random(self, name: str, *shape: int | str, sizes: Sequence[int]) -> tuple[str, Array]:
-        """An input of random numbers."""
+        """Add an input of random values."""
         return self.feed(name, self.rng.standard_normal(sizes).astype(np.float32), shape)
 
     def scores(self, name: str, *shape: int | str, sizes: Sequence[int]) -> tuple[str, Array]:
-        """An input of attention scores between 0 and 1."""
+        """Add an input of attention scores between 0 and 1."""
         return self.feed(name, self.rng.random(sizes).astype(np.float32), shape)
 
     def output(self, name: str, tensor: str, values: Array, shape: Sequence[int | str] | None) -> None:
@@ -182,7 +182,7 @@ class Draft:
         self.expected[name] = values
 
     def initial(self, name: str, like: str, axis: int) -> tuple[str, Array]:
-        """An initial state: an input or zeros."""
+        """Add an initial state: an input or zeros."""
         if chance(self.rng, 0.5):
             self.notes.append("initial state an input")
             return self.random(name, self.rows, self.H, sizes=[self.B, self.H])
@@ -190,7 +190,7 @@ class Draft:
         return self.graph.zero_state(like, axis, self.H, self.fixed_rows), np.zeros((self.B, self.H))
 
     def compare(self, faulty: Array, right: Array | None) -> None:
-        """Note how far a faulty step is from the right one."""
+        """Record the distance between a faulty step and the correct one."""
         far = np.inf if right is None else float(np.max(np.abs(faulty - right)))
         self.difference = max(self.difference, far)
 
@@ -213,7 +213,7 @@ class Draft:
 
 
 def draft(rng: Generator) -> Draft:
-    """A draft of random small sizes."""
+    """Draw a model with random small sizes."""
     return Draft(
         rng,
         opset=int(rng.integers(13, 22)),

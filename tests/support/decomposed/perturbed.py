@@ -1,4 +1,4 @@
-"""Near misses: decomposed GRUs with one more operator after a random value."""
+"""Draw near misses: decomposed GRUs with one more operator after a random value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from tests.support.decomposed.draw import KINDS, Decomposed
 from tests.support.decomposed.graph import Array, Generator, chance, pick
 
-# None is a number at which activations saturate, or which rounds to one: rounding would decide at jumps.
+# No number saturates activations or rounds to one, because rounding would then decide at jumps.
 _NUMBERS = (0.01, 0.05, 0.1, 0.26, 0.45, 0.51, 0.9, 1.01, 1.6, 3.1)
 _ALPHAS = {"LeakyRelu": 1, "Elu": 1, "ThresholdedRelu": 1, "HardSigmoid": 2}
 _ALONE = ("Abs", "Relu", "Neg", "Softsign", "Softplus", "Tanh", "Sigmoid")
@@ -34,13 +34,13 @@ _PAIRS = ("Min", "Max", "Add", "Mul")
 #: Sums with another value make one GRU depend on the states of another.
 _OF_TWO = tuple(f"{kind} of two" for kind in ("Min", "Max", "Mul", "Add"))
 OPERATORS = (*_PAIRS, *_ALPHAS, *_ALONE, "Clip", "Where", *_OF_TWO, "Square", "Shrink")
-# By how much a value of a float64 model is changed. ONNX Runtime drops factors that float32 rounds to 1.
+# Relative change of a value of a float64 model. ONNX Runtime drops factors that float32 rounds to 1.
 _HAIRS = (1e-6, 1e-7)
 
 
 @dataclass(frozen=True)
 class PerturbedModel:
-    """A model with one value perturbed.
+    """Model with one perturbed value.
 
     Attributes:
         case: the model before.
@@ -54,10 +54,10 @@ class PerturbedModel:
 
 
 def draw_perturbed(rng: Generator, kind: str = "", *, is_float64: bool = False) -> PerturbedModel:
-    """A drawn model in which one value goes through one more operator, for all that use it or for one.
+    """Draw a model, and insert an operator after one value, for all of its users or for one.
 
     Args:
-        rng: draws everything.
+        rng: the random generator.
         kind: a kind of `KINDS`; "" for any.
         is_float64: whether the model computes in float64, and most changes are nearly too small for float32.
     """
@@ -96,7 +96,7 @@ def draw_perturbed(rng: Generator, kind: str = "", *, is_float64: bool = False) 
 
 
 def in_float64(case: Decomposed) -> Decomposed:
-    """The same model in float64."""
+    """Return the same model in float64."""
     model = ModelProto()
     model.CopyFrom(case.model)
     for graph in _graphs(model.graph):
@@ -130,7 +130,7 @@ def _wide(tensor: TensorProto) -> TensorProto:
 
 
 def _hair(rng: Generator, name: str) -> tuple[list[NodeProto], str]:
-    """The nodes that change a value by little more than roundings of float32, and words for them."""
+    """Return nodes that change a value by slightly more than float32 rounding, with a description."""
     operator, by = str(pick(rng, ["Add", "Mul"])), float(pick(rng, _HAIRS))
     number = np.array(by + (operator == "Mul"))
     constant = helper.make_node("Constant", [], ["by"], value=numpy_helper.from_array(number))
@@ -146,7 +146,7 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def _nodes(node: NodeProto) -> Iterator[NodeProto]:
-    """A node, and those of its bodies."""
+    """Yield a node and the nodes of its subgraphs."""
     yield node
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -159,7 +159,7 @@ def _inputs(node: NodeProto) -> set[str]:
 
 
 def _floats(graph: GraphProto) -> Iterator[tuple[int, str]]:
-    """The values of a graph that may be perturbed: those of floats that its nodes give."""
+    """Yield the floating-point outputs of a graph's nodes, which may be perturbed."""
     infos = (*graph.value_info, *graph.output)
     types = TensorProto.FLOAT, TensorProto.DOUBLE
     floats = {info.name for info in infos if info.type.tensor_type.elem_type in types}
@@ -169,7 +169,7 @@ def _floats(graph: GraphProto) -> Iterator[tuple[int, str]]:
 
 
 def _alike(graph: GraphProto, at: int, name: str) -> list[str]:
-    """Values that are there before, of the same shape."""
+    """Return earlier values of the same shape."""
     shapes = {info.name: info.type.tensor_type.shape.SerializeToString() for info in graph.value_info}
     before = [output for node in graph.node[:at] if node.op_type != "Constant" for output in node.output]
     return [other for other in before if other != name and shapes.get(other) == shapes.get(name, b"?")]
@@ -182,7 +182,7 @@ def _rename(names: Sequence[str], old: str, new: str) -> None:
 
 
 def _operator(rng: Generator, operator: str, name: str, others: list[str]) -> tuple[list[NodeProto], str]:
-    """The nodes that change a value, and words for them."""
+    """Return the nodes that change a value, with a description."""
     c = float(pick(rng, _NUMBERS)) * (1 if chance(rng, 0.6) else -1)
     if operator.endswith("of two"):
         if not others:
@@ -192,7 +192,7 @@ def _operator(rng: Generator, operator: str, name: str, others: list[str]) -> tu
             return [helper.make_node(operator[:3], [name, other], ["made"])], f"{operator[:3]} with {other!r}"
     if operator == "Square":
         return [helper.make_node("Mul", [name, name], ["made"])], operator
-    if operator == "Shrink":  # states in millionths
+    if operator == "Shrink":  # states are scaled by millionths
         return [_constant("by", 1e-6), helper.make_node("Mul", [name, "by"], ["made"])], operator
     if operator in _ALPHAS:
         values = dict(zip(("alpha", "beta"), (abs(c), 0.5), strict=True))

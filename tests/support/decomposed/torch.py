@@ -1,4 +1,4 @@
-"""Decomposed GRUs in PyTorch, in common styles, and their exports."""
+"""Define decomposed GRUs in PyTorch, in common styles, and export them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ I, H = 3, 4
 
 
 class Cells(nn.Module):  # type: ignore[misc]
-    """nn.GRUCell, step by step; time first."""
+    """nn.GRUCell in a loop; time first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Cells(nn.Module):  # type: ignore[misc]
 
 
 class SideBySide(nn.Module):  # type: ignore[misc]
-    """One product of x and h side by side for both gates; reset before the product."""
+    """GRU with one product of concatenated x and h for both gates; reset before the product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class SideBySide(nn.Module):  # type: ignore[misc]
 
 
 class Lerp(nn.Module):  # type: ignore[misc]
-    """x projected at once, reset after the product, torch.lerp for the blend."""
+    """GRU with x projected at once, reset after the product, and torch.lerp for the blend."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Lerp(nn.Module):  # type: ignore[misc]
 
 
 class Matrices(nn.Module):  # type: ignore[misc]
-    """A matrix for each product, hard sigmoid, from the last step to the first; all states."""
+    """GRU with a matrix for each product and a hard sigmoid, from the last step to the first; all states."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Matrices(nn.Module):  # type: ignore[misc]
 
 
 class Einsums(nn.Module):  # type: ignore[misc]
-    """All gates by one Einsum, an initial state, the blend as a difference."""
+    """GRU with one Einsum for all gates, an initial state, and a blend by difference."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Einsums(nn.Module):  # type: ignore[misc]
 
 
 class Rows(nn.Module):  # type: ignore[misc]
-    """Weights of PyTorch's own layout, [3H, I], by hand; n + z∘(h - n)."""
+    """GRU with weights in PyTorch's layout, [3H, I], written by hand; n + z∘(h - n)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Rows(nn.Module):  # type: ignore[misc]
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    """AUGRU: the update gate times 1 - a."""
+    """AUGRU with the update gate times 1 - a."""
 
     def __init__(self, input_size: int = I) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Attention(nn.Module):  # type: ignore[misc]
 
 
 class Evolution(Attention):
-    """AUGRU as the paper on DIEN has it: its update gate u is 1 - z, and times a."""
+    """AUGRU as in the paper on DIEN: its update gate u is 1 - z, multiplied by a."""
 
     def forward(self, x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
         h = torch.zeros(x.size(0), 4)
@@ -156,7 +156,7 @@ class Evolution(Attention):
 
 
 class Interest(nn.Module):  # type: ignore[misc]
-    """DIEN's interest layer: a GRU, attention to a target, and AUGRU."""
+    """Interest layer of DIEN: a GRU, attention to a target, and AUGRU."""
 
     def __init__(self, evolve: Callable[[int], nn.Module] = Attention) -> None:
         super().__init__()
@@ -171,13 +171,13 @@ class Interest(nn.Module):  # type: ignore[misc]
 
 
 class Case:
-    """A module to export.
+    """Module to export.
 
     Attributes:
         module: its class.
         inputs: the shapes of its inputs: T, B and fixed sizes.
-        nodes: the GRU nodes that come out.
-        scripted: whether torch.jit.script takes it.
+        nodes: the number of resulting GRU nodes.
+        scripted: whether torch.jit.script supports it.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Case:
         self.module, self.inputs, self.nodes, self.scripted = module, inputs, list(nodes), scripted
 
     def draw(self, T: int, B: int) -> dict[str, Any]:
-        """Random inputs."""
+        """Return random inputs."""
         sizes = {"T": T, "B": B}
         shapes = {name: [sizes.get(str(s), s) for s in shape] for name, shape in self.inputs.items()}
         return {
@@ -221,7 +221,7 @@ EXPORTS = [
 
 
 def export(name: str, how: str, path: Path, T: int, B: int) -> tuple[Any, dict[str, Any]]:
-    """Export a case; returns the module and the inputs."""
+    """Export a case; return the module and the inputs."""
     torch.manual_seed(list(CASES).index(name))
     case = CASES[name]
     module = case.module().eval()

@@ -1,4 +1,4 @@
-"""Models with loops of GRUCell layers, as OpenVINO's Model Optimizer wrote GRUs from 2020 to 2022."""
+"""Write models with loops of GRUCell layers, like OpenVINO's Model Optimizer from 2020 to 2022."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def draw(*shape: int, seed: int = 1) -> Array:
 
 @dataclass(frozen=True)
 class Looped:
-    """How a loop over a GRU's steps is written.
+    """Variant of a loop over a GRU's steps.
 
     Attributes:
         form: "TensorIterator", "Loop", "gathers" for a Loop that takes each step by its number.
@@ -55,7 +55,7 @@ class Looped:
     fault: str = ""
 
 
-#: What a loop may do else, and the forms that can.
+#: Other operations of a loop, with the variants that support them.
 FAULTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("scaled input", "scaled state", "scaled output"), ("TensorIterator", "Loop", "gathers")),
     **dict.fromkeys(("intermediate output", "computed weights"), ("TensorIterator", "Loop", "gathers")),
@@ -79,7 +79,7 @@ def size_of(value: Any, axis: int) -> Any:
 
 
 def sizes(how: Looped, width: int) -> list[int]:
-    """The sizes of what has an axis of time."""
+    """Return the sizes of tensors with a time axis."""
     b, t = (-1, -1) if how.open else (B, how.steps)
     return [b, t, width] if how.axis == 1 else [t, b, width]
 
@@ -101,7 +101,7 @@ def zeros(how: Looped, x: Any) -> Any:
 
 
 def loop(how: Looped, given: list[Any]) -> dict[str, Any]:
-    """The outputs of a loop over inputs as `inputs` makes them."""
+    """Return the outputs of a loop over inputs from `inputs`."""
     x, *rest = given
     h = zeros(how, x) if how.state == "zero" else rest[0]
     b = -1 if how.open else B
@@ -111,7 +111,7 @@ def loop(how: Looped, given: list[Any]) -> dict[str, Any]:
     body: list[Any] = [inner_h]
 
     def step(width: int, value: Any) -> tuple[Any, Any]:
-        """The body's input for a value, and what a cell takes of it."""
+        """Return the body's input for a value, and the cell's input from it."""
         if is_gathered or how.fault == "same input":
             inner = ops.parameter(sizes(how, width), np.float32)
             at = number if is_gathered else ops.constant(np.int64(0))
@@ -224,7 +224,7 @@ def feeds(how: Looped, seed: int = 50) -> dict[str, Array]:
 
 
 def expected(how: Looped, given: Mapping[str, Array]) -> dict[str, Array]:
-    """What it gives, cell by cell."""
+    """Return the expected outputs, computed cell by cell."""
     h: Any = given["h"].reshape(B, H) if "h" in given else np.zeros((B, H), np.float32)
     states = []
     for t in range(how.steps)[:: -1 if how.reverse else 1]:

@@ -1,4 +1,4 @@
-"""Models with a very long chain of operators, and a GRU at its end."""
+"""Write models with a very long chain of operators, and a GRU at its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openvino import opset13 as ops
 from tests.support.files import onnx_models, openvino_models
 from tests.support.files.onnx_models import I, graph, gru, model, node, value
 
-# A link: the nodes that make a new value of one, by the link's number and both names.
+# A link: the nodes that compute a new value from another, by the link's number and both names.
 Link = Callable[[int, str, str], list[NodeProto]]
 
 # On a [time, batch, I] tensor.
@@ -74,7 +74,7 @@ _CONSTANTS = {
 
 
 def _chained(link: Link, start: str, count: int) -> tuple[list[NodeProto], str]:
-    """At least so many nodes; of links, an even number."""
+    """Return at least `count` nodes; an even number of links."""
     nodes: list[NodeProto] = []
     name, number = start, 0
     while len(nodes) < count or number % 2:
@@ -84,7 +84,7 @@ def _chained(link: Link, start: str, count: int) -> tuple[list[NodeProto], str]:
 
 
 def chain(kind: str, count: int) -> ModelProto:
-    """A model of a GRU behind at least so many operators of a kind."""
+    """Return a model of a GRU after at least `count` operators of a kind."""
     nodes: list[NodeProto] = []
     last = "X"
     if kind in ON_X:
@@ -111,7 +111,7 @@ def _model(nodes: list[NodeProto], last: str) -> ModelProto:
 
 
 def grus(count: int) -> ModelProto:
-    """GRUs, one on the outputs of the other."""
+    """Return a model of stacked GRUs."""
     nodes: list[NodeProto] = []
     constants = onnx_models.weights(1, "first") | onnx_models.weights(2, "s", I=onnx_models.H)
     for place in range(count):
@@ -125,7 +125,7 @@ def grus(count: int) -> ModelProto:
 
 
 def nested(depth: int) -> bytes:
-    """A model of a GRU behind an If within an If within an If, which protobuf itself may refuse to make."""
+    """Return a model of a GRU inside nested Ifs, which protobuf itself may reject."""
     branch = graph([node("Neg", ["X"], ["inner"])], (), ["inner"]).SerializeToString()
     other = graph([node("Relu", ["X"], ["other"])], (), ["other"]).SerializeToString()
     end, made = "inner", b""
@@ -140,7 +140,7 @@ def nested(depth: int) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A field of a protobuf message: its key, its length, its bytes."""
+    """Return a field of a protobuf message: its key, its length, its bytes."""
     length = b""
     size = len(data)
     while size >= 128:
@@ -167,7 +167,7 @@ IR_KINDS = (*ON_IR, *IR_SIZES, "grus")
 
 
 def ir_chain(path: Path, kind: str, count: int) -> Path:
-    """An IR of a GRUSequence behind at least so many operators of a kind, or of so many GRUSequences."""
+    """Write an IR of a GRUSequence after at least `count` operators of a kind, or of `count` GRUSequences."""
     x = ops.parameter([-1, -1, openvino_models.I], np.float32, name="x")
     last = x
     if kind == "grus":

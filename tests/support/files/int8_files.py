@@ -23,7 +23,7 @@ def store_in_int8(
     check: object = True,
     **options: Any,
 ) -> Rewriting:
-    """Write a file with W and R of GRU nodes in int8, and with other fields of `RewriteOptions`."""
+    """Write a file with int8 W and R of GRU nodes, and with other fields of `RewriteOptions`."""
     names, group = node_names("quantize", quantize), check_group_size(group_size)
     file = open_model("source", source)
     return rewrite_file(file, target, wanted_check(check), quantize=names, group_size=group, **options)

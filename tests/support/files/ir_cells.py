@@ -1,4 +1,4 @@
-"""An IR with a single GRUCell, and its inputs."""
+"""Write an IR with a single GRUCell, and return its inputs."""
 
 from __future__ import annotations
 

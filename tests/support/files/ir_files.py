@@ -42,7 +42,7 @@ OPERATORS = {
 
 @dataclass
 class IrWriter:
-    """An IR being put together. A value is the (layer, port) that gives it."""
+    """IR under construction. A value is the (layer, port) that computes it."""
 
     layers: list[str] = field(default_factory=list)
     edges: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class IrWriter:
         names: Sequence[str] = (),
         dtype: str = "float32",
     ) -> list[tuple[int, int]]:
-        """Add a layer; returns the values that it gives. Port ids leave out `skip_ports`."""
+        """Add a layer, and return its output values. Port ids omit `skip_ports`."""
         index = len(self.layers)
         ids = [
             number for number in range(len(inputs) + outputs + len(skip_ports)) if number not in skip_ports
@@ -138,7 +138,7 @@ class IrWriter:
 
 
 def text(value: object) -> str:
-    """An attribute's value as an IR spells it."""
+    """Return an attribute's value as text for an IR."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):

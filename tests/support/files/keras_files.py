@@ -1,4 +1,4 @@
-"""Saved Keras models of each layout, written by hand with h5py, as each version of Keras writes them."""
+"""Write saved Keras models of each layout by hand with h5py, as each version of Keras does."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ H, I = 4, 3
 
 
 def arrays(seed: int = 0, reset_after: bool = True, bias: bool = True) -> list[Array]:
-    """kernel, recurrent_kernel and bias of a GRU."""
+    """Return kernel, recurrent_kernel and bias of a GRU."""
     rng = np.random.default_rng(seed)
     shapes = [(I, 3 * H), (H, 3 * H), *([(2, 3 * H) if reset_after else (3 * H,)] if bias else [])]
     return [rng.standard_normal(shape).astype(np.float32) * np.float32(0.6) for shape in shapes]
 
 
 def entry(name: str = "gru_1", kind: str = "GRU", **config: Any) -> dict[str, Any]:
-    """A layer in a model's configuration."""
+    """Return a layer in a model's configuration."""
     facts = {"units": H, "activation": "tanh", "use_bias": True, "return_sequences": True}
     if kind == "Bidirectional":
         facts = {"merge_mode": "concat"}
@@ -108,7 +108,7 @@ def write_archive(path: Path, config: Any, groups: Mapping[str, Sequence[Array]]
 
 
 def keras_3(path: Path) -> Path:
-    """A model of one GRU, as Keras 3 saves it."""
+    """Write a model of one GRU, as saved by Keras 3."""
     gru = entry("gru", reset_after=True, recurrent_activation="sigmoid")
     config = model({**gru, "module": "keras.layers", "registered_name": None})
     if path.suffix == ".keras":

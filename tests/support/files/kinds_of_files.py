@@ -1,4 +1,4 @@
-"""A file of each supported kind with one GRU, from exporters or written here."""
+"""Write a file of each supported kind with one GRU, or copy it from an exporter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TFLITE = Path(__file__).parents[2] / "formats" / "tflite" / "files" / "lists.tfl
 
 
 def layer(**options: Any) -> GRU:
-    """The GRU that the files hold."""
+    """Return the GRU in the files."""
     made = onegru.from_torch(arrays())
     assert isinstance(made, GRU)
     weights = made.weights
@@ -54,7 +54,7 @@ def _safetensors(path: Path) -> None:
 
 
 def _quantized(path: Path) -> None:
-    """Weights in int8 with a scale for each row, as quantisers of other makers write them."""
+    """Write int8 weights with a scale for each row, like other quantizers."""
     made = layer()
     constants: dict[str, Any] = {"B": made.weights.B}
     nodes = []
@@ -102,7 +102,7 @@ def _int8(path: Path) -> None:
     onegru.quantize(FOLDER / "torch_legacy_net.onnx", None, path, opset=17)
 
 
-#: What makes those that no exporter's file is kept of.
+#: Writers of the kinds without a stored file from an exporter.
 MADE: dict[str, Callable[[Path], object]] = {
     "external.onnx": _external,
     "quantized.onnx": _quantized,
@@ -125,7 +125,7 @@ MADE: dict[str, Callable[[Path], object]] = {
 
 
 def write(name: str, folder: Path) -> Path:
-    """The file of this name, in a folder."""
+    """Write the file of this name to a folder."""
     path = folder / name
     if name in MADE:
         MADE[name](path)
@@ -137,7 +137,7 @@ def write(name: str, folder: Path) -> Path:
 
 
 def expected(name: str) -> GRU:
-    """The layer that `onegru convert` takes out of a file."""
+    """Return the layer that `onegru convert` reads from a file."""
     if name == "augru.xml":
         return layer(attention=True)
     if name == "model.tflite":

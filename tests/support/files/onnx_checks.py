@@ -39,7 +39,7 @@ def check(
     feeds: Mapping[str, object] | None = None,
     opset: int = 14,
 ) -> Model:
-    """Run a model by onegru and by ONNX Runtime, and compare."""
+    """Run a model in onegru and in ONNX Runtime, and compare."""
     proto = model(graph(nodes, inputs, outputs, constants), opset=opset)
     feeds = {"X": X} if feeds is None else feeds
     ours = loaded(folder, proto)
@@ -58,7 +58,7 @@ def check_results(
     inputs: Sequence[ValueInfoProto] = (X_INFO,),
     **feeds: object,
 ) -> dict[str, Any]:
-    """The same for outputs that may be sequences; returns them."""
+    """Compare outputs that may be sequences, and return them."""
     proto = model(graph(nodes, inputs, outputs, constants))
     feeds = feeds or {"X": X}
     got, expected = loaded(folder, proto).run(feeds), onnxruntime_results(proto, feeds)
@@ -88,14 +88,14 @@ def assert_close(got: Mapping[str, Any], expected: Mapping[str, Any], tolerance:
 
 
 def plain(**constants: object) -> ModelProto:
-    """A GRU and another node that has the constant K."""
+    """Return a model of a GRU and another node with the constant K."""
     values = {**WEIGHTS, "K": numbers(7, H), **constants}
     tensors = [item if isinstance(item, TensorProto) else tensor(name, item) for name, item in values.items()]
     return model(graph([PLAIN, node("Add", ["Y_h", "K"], ["Z"], name="add")], [X_INFO], ["Y", "Z"], tensors))
 
 
 def refused(folder: Path, proto: ModelProto | bytes) -> str:
-    """The message of the FormatError that a file raises when it is loaded, without the file's name."""
+    """Return the message of the FormatError for a file, without the file's name."""
     with pytest.raises(FormatError) as caught:
         loaded(folder, proto)
     message, name = str(caught.value), f"{folder / 'model.onnx'}: "
@@ -105,7 +105,7 @@ def refused(folder: Path, proto: ModelProto | bytes) -> str:
 
 
 def external(name: str, array: Any, location: str | None = "weights.bin", **entries: object) -> TensorProto:
-    """A tensor whose values lie in a file."""
+    """Return a tensor with values in an external file."""
     proto = tensor(name, array)
     proto.ClearField("raw_data")
     proto.data_location = TensorProto.EXTERNAL
@@ -117,7 +117,7 @@ def external(name: str, array: Any, location: str | None = "weights.bin", **entr
 
 
 def all_external(folder: Path, location: str = "weights.bin") -> ModelProto:
-    """The plain model with all constants in one file, one behind the other; K at its end without a length."""
+    """Return the plain model with all constants in one file, sequentially; K is last and has no length."""
     tensors, data = {}, b""
     for name, array in {**WEIGHTS, "K": numbers(7, H)}.items():
         length = {} if name == "K" else {"length": array.nbytes}

@@ -1,4 +1,4 @@
-"""Small ONNX models for tests: values, GRU nodes with weights, whole models, files."""
+"""Build small ONNX models for tests: values, GRU nodes with weights, whole models, files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 Arrays = dict[str, Array]
 Shape = Sequence[int | str | None]
 
-# Sizes of the GRUs here, unless a test says otherwise: all different, none 1.
+# Default sizes of the GRUs: all different, and none is 1.
 T, B, I, H = 4, 2, 5, 3
 
 
 def code_of(dtype: str) -> int:
-    """The number of an element type in ONNX files."""
+    """Return the number of an element type in ONNX files."""
     if dtype == "str":
         return TensorProto.STRING
     if dtype == "bfloat16":
@@ -41,22 +41,22 @@ def code_of(dtype: str) -> int:
 
 
 def numpy_type(dtype: str) -> Any:
-    """NumPy's type of that name, ml_dtypes's bfloat16 included."""
+    """Return NumPy's type of that name, including ml_dtypes's bfloat16."""
     return onnx.helper.tensor_dtype_to_np_dtype(code_of(dtype))
 
 
 def value(name: str, dtype: str = "float32", shape: Shape | None = None) -> ValueInfoProto:
-    """An input or output; its rank is left open without a shape."""
+    """Return an input or output; its rank is unknown without a shape."""
     return onnx.helper.make_tensor_value_info(name, code_of(dtype), shape)
 
 
 def tensor(name: str, array: object) -> TensorProto:
-    """An initializer with these values."""
+    """Return an initializer with these values."""
     return onnx.numpy_helper.from_array(np.asarray(array), name)
 
 
 def node(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> NodeProto:
-    """A node; `name` and `domain` may be among the attributes."""
+    """Return a node; `name` and `domain` may be among the attributes."""
     return onnx.helper.make_node(operator, list(inputs), list(outputs), **attributes)
 
 
@@ -66,7 +66,7 @@ def augru_node(
     attributes: Mapping[str, object] | None = None,
     name: str = "",
 ) -> NodeProto:
-    """A node of the operator AUGRU. `add_augru_functions` adds its function to a model."""
+    """Return a node of the operator AUGRU. `add_augru_functions` adds its function to a model."""
     attributes = attributes or {}
     taken = trimmed(inputs.get(port.name, "") for port in AUGRU.inputs)
     made = trimmed(outputs.get(port.name, "") for port in AUGRU.outputs)
@@ -91,7 +91,7 @@ def gru(
     hidden_size: int | None = H,
     **attributes: Any,
 ) -> NodeProto:
-    """A GRU node on the values of these names."""
+    """Return a GRU node on the values of these names."""
     names = [X, W, R, bias, lens, initial_h]
     while not names[-1]:
         names.pop()
@@ -101,14 +101,14 @@ def gru(
 
 
 def numbers(seed: int, *shape: int, dtype: str = "float32") -> Array:
-    """Numbers between -1 and 1, the same on every run."""
+    """Return values between -1 and 1, the same on every run."""
     return np.random.default_rng(seed).uniform(-1, 1, shape).astype(numpy_type(dtype))
 
 
 def weights(
     seed: int = 0, suffix: str = "", *, I: int = I, H: int = H, D: int = 1, dtype: str = "float32"
 ) -> Arrays:
-    """W, R and B of a GRU, their names followed by the suffix."""
+    """Return W, R and B of a GRU, their names followed by the suffix."""
     shapes = {"W": (D, 3 * H, I), "R": (D, 3 * H, H), "B": (D, 6 * H)}
     return {
         name + suffix: numbers(10 * seed + number, *shape, dtype=dtype)
@@ -116,7 +116,7 @@ def weights(
     }
 
 
-# What many models here are made of: one GRU node on X.
+# Common part of many models: one GRU node on X.
 X = numbers(99, T, B, I)
 X_INFO = value("X", "float32", ["time", "batch", I])
 WEIGHTS: dict[str, Any] = weights()
@@ -133,7 +133,7 @@ def graph(
     *,
     sparse: Sequence[SparseTensorProto] = (),
 ) -> GraphProto:
-    """A graph; an output that is only named is a tensor of float32."""
+    """Return a graph; an output without a type is a float32 tensor."""
     if isinstance(constants, Mapping):
         constants = [tensor(name, array) for name, array in constants.items()]
     results = [value(output) if isinstance(output, str) else output for output in outputs]
@@ -148,7 +148,7 @@ def model(
     functions: Sequence[FunctionProto] = (),
     domains: Mapping[str, int] | None = None,
 ) -> ModelProto:
-    """A model of the graph."""
+    """Return a model of the graph."""
     opsets = [
         onnx.helper.make_opsetid(name, number) for name, number in {"": opset, **(domains or {})}.items()
     ]

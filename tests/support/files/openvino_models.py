@@ -1,4 +1,4 @@
-"""IRs with layers other than GRUs, written by OpenVINO."""
+"""Write IRs with layers other than GRUs, with OpenVINO."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def draw(*shape: int, seed: int = 1, dtype: Any = np.float32) -> Array:
 
 
 def weights(inputs: int, hidden: int = H, D: int = 1, seed: int = 3, after: bool = False) -> list[Any]:
-    """W, R, B of a GRUSequence, as constants."""
+    """Return W, R and B of a GRUSequence, as constants."""
     N = (4 if after else 3) * hidden
     shapes = (D, 3 * hidden, inputs), (D, 3 * hidden, hidden), (D, N)
     return [ops.constant(draw(*shape, seed=seed + place)) for place, shape in enumerate(shapes)]
 
 
 def sequence(x: Any, inputs: int, hidden: int = H, direction: str = "forward", seed: int = 3) -> Any:
-    """A GRUSequence over x [B, T, inputs], state and lengths computed from x's shape, as converters do."""
+    """Return a GRUSequence over x [B, T, inputs] with state and lengths computed from x's shape."""
     D = 2 if direction == "bidirectional" else 1
     axis = ops.constant(np.int64(0))
     batch, steps = (
@@ -58,7 +58,7 @@ def small(folder: Path) -> Path:
 
 
 def check(path: Path, feeds: Mapping[str, Array], *, grus: int, with_openvino: bool = True) -> onegru.Model:
-    """Load it, and compare its outputs with OpenVINO's and the reference's."""
+    """Load a model, and compare its outputs with OpenVINO's and the reference's."""
     model = onegru.load(path)
     assert len(model.gru_nodes) == grus
     found = model.run(feeds)

@@ -9,7 +9,7 @@ from onegru.core.dtypes import Array
 
 LENGTHS = np.array([6, 1, 4], np.int32)
 TOLERANCE = 1e-6
-GROWN_TOLERANCE = 3e-6  # of states beyond 1: sums in OpenVINO's order, then growth; 1.1e-6 seen
+GROWN_TOLERANCE = 3e-6  # of states beyond 1: sums in OpenVINO's order, then growth; 1.1e-6 was measured
 
 
 def assert_close(found: Array, wanted: Array) -> None:
@@ -20,7 +20,7 @@ def assert_close(found: Array, wanted: Array) -> None:
 
 
 def ir_feeds(X: Array, states: list[Array], lengths: Array | None = None) -> dict[str, Array]:
-    """The inputs of a written IR of sequences."""
+    """Return the inputs of a written IR of sequences."""
     ends = [f"_{index}" for index in range(len(states))] if len(states) > 1 else [""]
     feeds = {"X": X.swapaxes(0, 1).copy()}
     for end, state in zip(ends, states, strict=True):
@@ -29,7 +29,7 @@ def ir_feeds(X: Array, states: list[Array], lengths: Array | None = None) -> dic
 
 
 def assert_same_as(layers: GRU | Stack, results: dict[str, Array], Y: Array, Y_h: tuple[Array, ...]) -> None:
-    """That an IR's results are these."""
+    """Assert that these are an IR's results."""
     assert_close(results["Y"], Y.transpose(2, 1, 0, 3))
     ends = [f"_{index}" for index in range(len(Y_h))] if len(Y_h) > 1 else [""]
     for end, last in zip(ends, Y_h, strict=True):

@@ -1,4 +1,4 @@
-"""PyTorch checkpoints, written without PyTorch."""
+"""Write PyTorch checkpoints without PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROTO, STOP = b"\x80\x02", b"."
 
 @dataclass(frozen=True)
 class Global:
-    """A name that a pickle would import."""
+    """Name that a pickle would import."""
 
     module: str
     name: str
@@ -32,14 +32,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Raw:
-    """Instructions as they are."""
+    """Raw instructions of a pickle."""
 
     data: bytes
 
 
 @dataclass
 class Writer:
-    """Makes a pickle of plain values, of arrays as tensors, and of the above; keeps the storages."""
+    """Writer of a pickle of plain values, arrays as tensors, and the above; it keeps the storages."""
 
     legacy: bool = False
     byteorder: str = "<"
@@ -77,7 +77,7 @@ class Writer:
         raise TypeError(type(value))
 
     def storage(self, array: Array) -> Raw:
-        """All numbers of an array, one after the other."""
+        """Return a storage of all values of an array."""
         kind = {
             "float16": "Half",
             "bfloat16": "BFloat16",
@@ -101,7 +101,7 @@ class Writer:
         return Call(Global("torch._utils", "_rebuild_tensor_v2"), arguments)
 
     def write(self, path: Path, content: Any) -> Path:
-        """Write a checkpoint that holds this."""
+        """Write a checkpoint with this content."""
         pickle = self.pickle(content)
         if self.legacy:
             order = self.byteorder == "<"

@@ -34,7 +34,7 @@ _OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", 
 
 @dataclass(frozen=True)
 class Dom:
-    """A page after a script: its text, what the script returned, errors and warnings, what was asked for."""
+    """Page after a script: its text, the script's result, errors and warnings, and requests."""
 
     text: str
     value: Any
@@ -43,7 +43,7 @@ class Dom:
 
 
 def find_browser() -> str:
-    """The browser's program; skips the test if there is none."""
+    """Return the browser's program; skip the test if there is none."""
     found = next((path for name in _NAMES if (path := shutil.which(name))), None)
     if found is None:
         pytest.skip("there is no Chromium")
@@ -87,7 +87,7 @@ def _address(path: Path, fragment: str) -> str:
 
 
 class Page:
-    """A page, by the DevTools protocol: JSON with a null character after each message."""
+    """Page, by the DevTools protocol: JSON with a null character after each message."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self.console: list[str] = []
@@ -103,7 +103,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
-        """What the browser answers to a command."""
+        """Send a command, and return the browser's answer."""
         message = {"id": next(self._numbers), "method": method, "params": parameters, **self._session}
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         while True:
@@ -121,13 +121,13 @@ class Page:
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression, or of a promise."""
+        """Return the value of an expression, or of a promise."""
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def _next(self) -> dict[str, Any]:
-        """The next message; events are noted."""
+        """Return the next message; record events."""
         until = time.monotonic() + _SECONDS
         while b"\0" not in self._read:
             ready, _, _ = select.select([self._answers], [], [], max(0.0, until - time.monotonic()))
@@ -153,7 +153,7 @@ class Page:
 
 @contextmanager
 def opened(address: str, width: int = 1280, height: int = 1000, dark: bool = False) -> Iterator[Page]:
-    """A page, open as long as this is; see `dump_dom`."""
+    """Open a page for the duration of the context; see `dump_dom`."""
     program = find_browser()
     commands, write = os.pipe()
     read, answers = os.pipe()

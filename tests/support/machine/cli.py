@@ -30,20 +30,20 @@ SCRIPT = Path(sys.executable).with_name("onegru")
 
 
 class Result(NamedTuple):
-    """What a command left: exit code, stdout, stderr."""
+    """Result of a command: exit code, stdout, stderr."""
 
     code: int
     out: str
     err: str
 
     def refused(self, message: str) -> None:
-        """One line on stderr, which holds `message`, and nothing else."""
+        """Assert that stderr is one line that contains `message`, and stdout is empty."""
         assert (self.code, self.out) == (2, "")
         assert self.err.startswith("onegru: ") and self.err.count("\n") == 1 and self.err.endswith("\n")
         assert message in self.err
 
     def document(self) -> Any:
-        """stdout, which must be JSON as the standard has it."""
+        """Return stdout, which must be standard JSON."""
 
         def refuse(word: str) -> NoReturn:
             raise AssertionError(f"{word} is not JSON")
@@ -56,7 +56,7 @@ Cli = Callable[..., Result]
 
 
 def script(*arguments: object, **environment: str) -> Result:
-    """The installed command, in a separate process."""
+    """Run the installed command in a separate process."""
     result = subprocess.run(
         [SCRIPT, *map(str, arguments)],
         capture_output=True,
@@ -68,7 +68,7 @@ def script(*arguments: object, **environment: str) -> Result:
 
 
 def write_gru(name: str = "gru.onnx", *, dtype: str = "float32", opset: int = 22, **attributes: Any) -> str:
-    """A lone GRU: X [seq, batch, I] and, if `lens` is given, lens [batch], to Y and Y_h."""
+    """Write a single GRU: X [seq, batch, I] and, if `lens` is given, lens [batch], to Y and Y_h."""
     constants = {key: array.astype(numpy_type(dtype)) for key, array in WEIGHTS.items()}
     inputs = [value("X", dtype, ["seq", "batch", I])]
     if "lens" in attributes:

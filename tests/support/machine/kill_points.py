@@ -7,22 +7,22 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 
-#: What writers of files call. The process dies before one of them is made.
+#: Calls of file writers. The process is killed before one of them.
 CALLS = ("open", "fchmod", "fsync", "close", "link", "rename", "replace", "unlink", "truncate")
 SECONDS = 60
 
 
 def kill_points(run: Callable[[], object]) -> Iterator[int]:
-    """Run in children of which the n-th is killed at its n-th call, for every n; the last one finishes.
+    """Run children; the n-th is killed at its n-th call, for every n until one finishes.
 
     Yields:
-        n, while things are as the killed child left them.
+        n, while the files are as the killed child left them.
     """
     for n in range(1, 1000):
         child = os.fork()
         if child == 0:
             try:
-                # A runtime's object that is collected here would wait for threads that this process lacks.
+                # A runtime's object collected here would wait for threads that this process lacks.
                 gc.disable()
                 signal.alarm(SECONDS)
                 _kill_at(n)

@@ -33,7 +33,7 @@ STATE = np.zeros((1, 1, H), np.float32)
 
 
 def write(path: Path, fault: str, *, is_stateful: bool = True) -> Path:
-    """A model that refuses numbers above 50: by its lengths, how many they are, or the state's rows."""
+    """Write a model that rejects numbers above 50: as lengths, as their count, or as the state's rows."""
     x = ops.parameter([-1, -1, I], np.float32, name="x")
     h = ops.parameter([1, 1, H], np.float32, name="h")
     x.output(0).set_names({"x"})
@@ -52,10 +52,10 @@ def write(path: Path, fault: str, *, is_stateful: bool = True) -> Path:
     if fault == "state":
         state = ops.tile(state, ops.concat([ops.add(extra, ops.constant(np.array([1]))), ones], 0))
     lengths = ops.broadcast(more[1] if fault == "beyond" else steps, more[0] if fault == "number" else batch)
-    lengths = ops.minimum(lengths, ops.constant(np.int64(1000)))  # else they are known to be all steps
+    lengths = ops.minimum(lengths, ops.constant(np.int64(1000)))  # otherwise they are known to be all steps
     gru = ops.gru_sequence(x, state, lengths, *weights(I), H, "forward")
     y = gru.output(0)
-    if fault == "own":  # a layer of OpenVINO's, whose sizes do not fit
+    if fault == "own":  # a layer of OpenVINO's own, whose sizes do not fit
         shape = ops.concat([more[0], ops.constant(np.array([H])), steps], 0)
         y = ops.reshape(y, shape, False).output(0)
     return save(path, {"y": y, "last": gru.output(1)}, [x, h] if is_stateful else [x])
@@ -73,7 +73,7 @@ def told(way: str, fault: str, run: Callable[[], object], *errors: type[Exceptio
 
 
 def replaced(path: Path, fault: str) -> None:
-    """In a program of the user's own: an exception, or NaN and a message."""
+    """Check a program with `replace_grus`, which must see an exception, or NaN and a message."""
     core = openvino.Core()
     model = core.read_model(path)
     onegru.openvino.replace_grus(model)
@@ -108,7 +108,7 @@ def main() -> None:
         bad: dict[str, Any] = {"x": BAD, "h": STATE}
         good = {**bad, "x": GOOD}
         model = onegru.load(path)
-        for _ in range(3):  # the first time for any sizes, then for these
+        for _ in range(3):  # first for any sizes, then for these sizes
             model.run(good)
             told("load", fault, lambda: model.run(bad), *errors)  # noqa: B023 - called at once
         told("trace", fault, lambda: model.trace(bad), *errors)  # noqa: B023

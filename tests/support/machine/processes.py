@@ -23,7 +23,7 @@ def run_python(
     folder: Path | None = None,
     timeout: float = 120,
 ) -> Done:
-    """Run code in a new interpreter, and take what it prints.
+    """Run code in a new interpreter, and return its output.
 
     Args:
         code: the program; may be indented.
@@ -62,7 +62,7 @@ sys.meta_path.insert(0, Block())
 
 
 def run_python_without(blocked: str, code: str, *arguments: object) -> Done:
-    """Run code where the packages that `blocked` (an expression of `name`) are not; it may fail."""
+    """Run code without the packages that `blocked` (an expression of `name`) selects; it may fail."""
     lines = f"blocked = lambda name: {blocked}\n{BLOCK}{textwrap.dedent(code)}"
     return run_python(lines, *arguments, status=None)
 
@@ -71,7 +71,7 @@ Item = TypeVar("Item")
 
 
 def run_threads(work: Callable[[Item], object], items: Iterable[Item], seconds: float = 300) -> None:
-    """Call `work` with each item in a thread of its own, and wait until all have ended."""
+    """Call `work` with each item in a separate thread, and wait until all have ended."""
     threads = [threading.Thread(target=work, args=(item,), daemon=True) for item in items]
     for thread in threads:
         thread.start()

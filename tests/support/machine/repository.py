@@ -1,4 +1,4 @@
-"""Paths of the repository and its examples."""
+"""Define the paths of the repository and its examples."""
 
 from __future__ import annotations
 

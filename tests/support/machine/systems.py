@@ -1,4 +1,4 @@
-"""Marks of tests that need features of an operating system."""
+"""Mark tests that need features of an operating system."""
 
 from __future__ import annotations
 

@@ -24,13 +24,14 @@ DEFECT = "a bug in onegru"
 GRUS = ("GRU", "AUGRU")
 LOOPS = ("Loop", "Scan")
 
-# Largest error of float32 against float64, relative to the largest output or 1: 5e-6 over 20000 drawn models
-# as they are (tests/fusion/test_decomposed.py) and 8e-6 over 2000 fused ones, of longer sums.
+# Largest error of float32 against float64, relative to the largest output or 1. Measured: 5e-6 over 20000
+# drawn models without fusion (tests/fusion/test_decomposed.py), and 8e-6 over 2000 fused ones, which have
+# longer sums.
 BOUND = 2e-5
 
 
 def fused(model: ModelProto) -> tuple[ModelProto, Search]:
-    """A model with its GRUs replaced, and what was found; the model given stays as it is."""
+    """Return a model with its GRUs replaced, and the search; the source model stays unchanged."""
     copy = ModelProto()
     copy.CopyFrom(model)
     search = fuse_model(Source("model.onnx"), copy)
@@ -38,7 +39,7 @@ def fused(model: ModelProto) -> tuple[ModelProto, Search]:
 
 
 def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """The nodes of a graph and of the bodies in it."""
+    """Yield the nodes of a graph and of its subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -47,12 +48,12 @@ def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
 
 
 def kinds(model: ModelProto) -> list[str]:
-    """The operators of a model, those of bodies included."""
+    """Return the operators of a model, including those of subgraphs."""
     return [node.op_type for node in all_nodes(model.graph)]
 
 
 def directions(model: ModelProto) -> int:
-    """How many GRUs of one direction a model has as nodes, those in bodies included."""
+    """Count the GRU nodes of a model by direction, including those in subgraphs."""
     total = 0
     for node in all_nodes(model.graph):
         if node.op_type in GRUS:
@@ -62,7 +63,7 @@ def directions(model: ModelProto) -> int:
 
 
 def by_onnxruntime(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of a model by ONNX Runtime, without its optimizations."""
+    """Return the outputs of a model in ONNX Runtime, without its optimizations."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -75,11 +76,11 @@ def by_onnxruntime(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, A
 
 
 def by_onegru(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of a model by onegru; those of ONNX Runtime where its optimizations break what is left."""
+    """Return a model's outputs in onegru; without ONNX Runtime's optimizations if they break the rest."""
     try:
         results = onegru.load(model.SerializeToString()).run(dict(feeds))
     except onegru.FormatError as error:
-        # ONNX Runtime 1.31 loses a tensor where it fuses the reciprocals in Mul(Div(1, a), Div(1, b)).
+        # ONNX Runtime 1.31 loses a tensor when it fuses the reciprocals in Mul(Div(1, a), Div(1, b)).
         if "Missing Input" not in str(error) and "is not a graph input" not in str(error):
             raise
         return by_onnxruntime(model, feeds)
@@ -87,7 +88,7 @@ def by_onegru(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]
 
 
 def error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
-    """The largest difference, relative to the largest number of an output or 1; infinite for other shapes."""
+    """Return the largest difference, relative to max(1, the largest value); infinite for other shapes."""
     worst = 0.0
     for name, wanted in expected.items():
         if found[name].shape != wanted.shape:
@@ -101,7 +102,7 @@ def error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
 def check_fused(
     model: ModelProto, feeds: Mapping[str, Array], bound: float = BOUND
 ) -> tuple[ModelProto, Search]:
-    """Fuse a model, and hold the result against the model as it was, by ONNX Runtime and by onegru."""
+    """Fuse a model, and compare the result with the source model in ONNX Runtime and in onegru."""
     found, search = fused(model)
     onnx.checker.check_model(found, full_check=True)
     expected = by_onnxruntime(model, feeds)
@@ -111,7 +112,7 @@ def check_fused(
 
 
 def reasons(model: ModelProto) -> set[str]:
-    """Why nothing in a model was fused."""
+    """Return the reasons why nothing in a model was fused."""
     found, search = fused(model)
     assert not search.fused and directions(found) == 0
     assert found == model, "a model in which nothing is found stays as it is"
@@ -119,19 +120,19 @@ def reasons(model: ModelProto) -> set[str]:
 
 
 def flow(model: ModelProto) -> Flow:
-    """The graph of a model as a flow."""
+    """Return the graph of a model as a flow."""
     return flow_of(Source("model.onnx"), model.graph, graph_types(model), model.ir_version)
 
 
 def fused_flow(given: Flow) -> Search:
-    """What is found in a flow, which this changes."""
+    """Search a flow, which is changed."""
     search = Search(set())
     fuse_flow(given, search)
     return search
 
 
 class Net:
-    """A graph made node by node. Calling it adds a node and returns its output, or its outputs."""
+    """Graph that is built node by node. A call adds a node and returns its output, or its outputs."""
 
     def __init__(self, opset: int = 17, dtype: str = "float32", seed: int = 0) -> None:
         self.opset = opset
@@ -171,7 +172,7 @@ class Net:
         return self.const(self.rng.standard_normal(shape) * 0.5)
 
     def input(self, name: str, *shape: int | str, dtype: str = "", fill: int = 2) -> str:
-        """An input; `feeds` gets random numbers for it, with `fill` for open sizes."""
+        """Add an input; `feeds` gets random values for it, with `fill` for dynamic sizes."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype or self.dtype))
         self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
         sizes = [size if isinstance(size, int) else fill for size in shape]
@@ -195,7 +196,7 @@ class Net:
         versions = helper.find_min_ir_version_for(opsets)
         return helper.make_model(self.graph(), opset_imports=opsets, ir_version=max(versions, 4))
 
-    # Activations and operators that changed from opset to opset
+    # Activations and operators that differ between opsets
 
     def split(self, value: str, count: int, axis: int = -1) -> list[str]:
         more = {"num_outputs": count} if self.opset >= 18 else {}
@@ -216,7 +217,7 @@ Function = Callable[[Net, str], str]
 
 
 def plain(kind: str, **attributes: Any) -> Function:
-    """An activation as its operator."""
+    """Return the function that writes an activation as its operator."""
     return lambda net, value: net(kind, value, **attributes)
 
 
@@ -224,12 +225,12 @@ SIGMOID, TANH = plain("Sigmoid"), plain("Tanh")
 
 
 def blend(net: Net, z: str, h: str, n: str) -> str:
-    """(1 - z)∘n + z∘h."""
+    """Write (1 - z)∘n + z∘h."""
     return net("Add", net("Mul", net("Sub", net.const(1.0), z), n), net("Mul", z, h))
 
 
 class Step:
-    """The parts of a GRU's step, each of which a test may write in another way.
+    """Parts of a GRU's step, which tests can replace.
 
     Attributes:
         I, H: the sizes.
@@ -272,7 +273,7 @@ class Step:
         return self.g(net, total)
 
     def __call__(self, net: Net, x: str, h: str) -> str:
-        """The new state."""
+        """Write the step and return the new state."""
         z = self.gate(net, "z", x, h, self.f)
         r = self.gate(net, "r", x, h, self.r)
         return self.blend(net, z, h, self.candidate(net, x, h, r))
@@ -282,7 +283,7 @@ class Step:
 
 
 def one_step(step: Step, opset: int = 17, dtype: str = "float32", rows: int | str = "B") -> Net:
-    """A graph of one step."""
+    """Return a graph of one step."""
     net = Net(opset, dtype)
     x, h = net.input("x", rows, step.I), net.input("h", rows, step.H)
     result = step(net, x, h)

@@ -1,4 +1,4 @@
-"""Faults in ONNX models, and runtimes with these faults; child processes import them."""
+"""Define faults in ONNX models, and runtimes with these faults; child processes import them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _drop_input(index: int) -> Callable[[ModelProto, NodeProto], None]:
 
 
 def _gates(order: tuple[int, int, int], inputs: tuple[int, ...]) -> Callable[[ModelProto, NodeProto], None]:
-    """Another order of z, r, h in W, R, B, which are inputs 1, 2, 3."""
+    """Return a fault: another order of z, r, h in W, R, B, which are inputs 1, 2, 3."""
 
     def turn(array: Any, H: int) -> Any:
         blocks = array.reshape(array.shape[0], -1, 3, H, *array.shape[2:])
@@ -104,7 +104,7 @@ FAULTS: Mapping[str, Callable[[ModelProto, NodeProto], None]] = {
 
 
 def mutated(proto: ModelProto, fault: str, node: str) -> ModelProto:
-    """A copy of the model with a fault in the node of this name."""
+    """Return a copy of the model with a fault in the node of this name."""
     copy = ModelProto()
     copy.CopyFrom(proto)
     FAULTS[fault](copy, _node(copy, node))
@@ -113,7 +113,7 @@ def mutated(proto: ModelProto, fault: str, node: str) -> ModelProto:
 
 @dataclass(frozen=True)
 class Fake(Runtime):
-    """A runtime that runs ONNX models by onegru; see `onegru.peers.base.Runtime`."""
+    """Runtime that runs ONNX models in onegru; see `onegru.peers.base.Runtime`."""
 
     name: str = "fake"
     precision: str = field(default="", kw_only=True)
@@ -135,7 +135,7 @@ class Fake(Runtime):
 
 @dataclass(frozen=True)
 class Mutant(Fake):
-    """One with a fault in one node, wherever the node is."""
+    """Runtime with a fault in one node, in any model with that node."""
 
     fault: str = "no clip"
     node: str = "GRU_1"
@@ -146,7 +146,7 @@ class Mutant(Fake):
 
 @dataclass(frozen=True)
 class Shy(Mutant):
-    """One that gives a model's last output alone: what goes on inside it cannot be asked."""
+    """Runtime that returns only a model's last output, so that inner values cannot be requested."""
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         assert subject.model is not None
@@ -158,7 +158,7 @@ class Shy(Mutant):
 
 @dataclass(frozen=True)
 class Shifty(Mutant):
-    """One that is wrong only where nobody asks what goes on inside a model."""
+    """Runtime that is wrong only if no inner values are requested."""
 
     def change(self, proto: ModelProto) -> ModelProto:
         return proto if len(proto.graph.output) > 2 else super().change(proto)
@@ -166,18 +166,18 @@ class Shifty(Mutant):
 
 @dataclass(frozen=True)
 class Outside(Fake):
-    """One whose other operators are wrong."""
+    """Runtime whose other operators are wrong."""
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         results = super().run(subject, inputs)
-        if "S2" in results:  # else it is a node alone
+        if "S2" in results:  # otherwise a single node
             results["S2"] = results["S2"] + np.float32(0.25)
         return results
 
 
 @dataclass(frozen=True)
 class Crashing(Fake):
-    """One that ends its process."""
+    """Runtime that ends its process."""
 
     signal: int = signal.SIGSEGV
 
@@ -189,7 +189,7 @@ class Crashing(Fake):
 
 @dataclass(frozen=True)
 class Quitting(Fake):
-    """One that leaves without a word."""
+    """Runtime that exits without a message."""
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         os._exit(3)
@@ -197,7 +197,7 @@ class Quitting(Fake):
 
 @dataclass(frozen=True)
 class Hanging(Fake):
-    """One that never comes back."""
+    """Runtime that never returns."""
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         time.sleep(600)
@@ -206,7 +206,7 @@ class Hanging(Fake):
 
 @dataclass(frozen=True)
 class Refusing(Fake):
-    """One that raises."""
+    """Runtime that raises an error."""
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise RuntimeError("no such\noperator")
@@ -214,7 +214,7 @@ class Refusing(Fake):
 
 @dataclass(frozen=True)
 class Forgetful(Fake):
-    """One that leaves an output out."""
+    """Runtime that omits an output."""
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         results = super().run(subject, inputs)
@@ -224,7 +224,7 @@ class Forgetful(Fake):
 
 @dataclass(frozen=True)
 class Absent(Fake):
-    """One that is not installed."""
+    """Runtime that is not installed."""
 
     def version(self) -> str | None:
         return None

@@ -1,4 +1,4 @@
-"""Models for tests of `rewrite`, and checks of the results."""
+"""Build models for tests of `rewrite`, and check the results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OTHERS = {"onnxruntime": onnxruntime_results, "openvino": openvino_results}
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one GRU node between a MatMul and Neg nodes."""
+    """Model of one GRU node between a MatMul and Neg nodes."""
 
     name: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Case:
             inputs.append(value("initial_h", self.dtype, state))
         constants = {"M": numbers(52, 2, I, dtype=self.dtype), **self.weights()}
         nodes = [node("MatMul", ["x", "M"], ["X"], name="before", doc_string="untouched")]
-        if self.computed:  # twice halved and added again: the same numbers, but known in the run only
+        if self.computed:  # halved twice and added again: the same values, but computed in each run
             for name in self.weights():
                 inputs.append(value(f"raw_{name}", self.dtype, constants.pop(name).shape))
                 nodes.append(node("Identity", [f"raw_{name}"], [name], name=f"compute_{name}"))
@@ -177,7 +177,7 @@ def assert_close(found: Mapping[str, Array], wanted: Mapping[str, Array], tolera
 
 
 def others_untouched(source: ModelProto, target: ModelProto) -> None:
-    """Every node but the GRUs is in the target byte for byte, and so is all that is not a node."""
+    """Assert that all nodes except the GRUs, and all other parts, are byte for byte equal in both models."""
     kept = {item.SerializeToString(deterministic=True) for item in target.graph.node}
     for item in source.graph.node:
         if item.op_type != "GRU":
@@ -210,7 +210,7 @@ def rewritten(tmp_path: Path, proto: ModelProto, **options: Any) -> tuple[Rewrit
 
 
 def check(case: Case, tmp_path: Path, *, runtimes: Sequence[str] = (), **options: Any) -> ModelProto:
-    """Rewrite, and compare in onegru and in the runtimes, for several sizes, with the reference engine."""
+    """Rewrite a model, and compare it in onegru and runtimes with the reference, for several sizes."""
     source = case.build()
     report, target = rewritten(tmp_path, source, **options)
     tolerance = max(TOLERANCE[case.dtype], 2e-3 if options.get("dtype") else 0.0)
@@ -228,7 +228,7 @@ def check(case: Case, tmp_path: Path, *, runtimes: Sequence[str] = (), **options
 
 
 def exported_augru(steps: int | str, attributes: Mapping[str, Any], *more: str) -> ModelProto:
-    """As exporters write it: without the function that defines the node. `more` are optional inputs."""
+    """Return a model as exporters write it, without the AUGRU function. `more` are optional inputs."""
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     shapes: dict[str, list[Any]] = {"X": [steps, B, I], "A": [steps, B, 1], "initial_h": [D, B, H]}
     if attributes.get("layout"):

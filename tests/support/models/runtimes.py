@@ -14,7 +14,7 @@ from tests.support.files.onnx_models import Arrays
 
 
 def onnxruntime_results(proto: ModelProto, feeds: Mapping[str, object]) -> Arrays:
-    """What ONNX Runtime makes of the whole model."""
+    """Return ONNX Runtime's outputs of the whole model."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -29,7 +29,7 @@ def onnxruntime_results(proto: ModelProto, feeds: Mapping[str, object]) -> Array
 
 
 def openvino_results(model: Path | ModelProto, feeds: Mapping[str, Array]) -> Arrays:
-    """What OpenVINO makes of a model, in float32; feeds that it does not take are left out."""
+    """Return OpenVINO's outputs of a model, in float32; feeds without an input are omitted."""
     openvino = pytest.importorskip("openvino")
     core = openvino.Core()
     source = model if isinstance(model, Path) else core.read_model(model.SerializeToString())

@@ -1,4 +1,4 @@
-"""Small models with external GRU states, and their results in chunks."""
+"""Build small models with external GRU states, and run them in chunks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Sizes = Sequence[int | str]
 
 
 class StreamNet:
-    """A graph put together node by node; `x` is [T, B, I], its state `h` goes to `h_out`.
+    """Graph that is built node by node; `x` is [T, B, I], its state `h` goes to `h_out`.
 
     Args:
-        steps: the size of time; a name for an open one.
-        seed: of its weights.
+        steps: the size of the time axis; a name for a dynamic size.
+        seed: the seed of its weights.
     """
 
     def __init__(self, steps: int | str = "T", seed: int = 0) -> None:
@@ -36,7 +36,7 @@ class StreamNet:
         self.outputs: dict[str, Sizes | None] = {"h_out": [1, B, H]}
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, output: str = "", **attributes: Any) -> str:
-        """Add a node; returns its first output. Its name is its kind with a number."""
+        """Add a node, and return its first output. Its name is its kind with a number."""
         name = f"{kind}_{len(self.nodes)}"
         names = [output or name + "_y", *(f"{name}_y{index}" for index in range(1, outputs))]
         self.nodes.append(helper.make_node(kind, list(inputs), names, name=name, **attributes))
@@ -52,7 +52,7 @@ class StreamNet:
         return self.const(self.rng.standard_normal(shape) * 0.5, "float32")
 
     def gru(self, x: str, h: str = "", last: str = "", D: int = 1, **attributes: Any) -> str:
-        """Add a GRU; returns its output as [T, B, D·H]."""
+        """Add a GRU, and return its output as [T, B, D·H]."""
         W, R = self.random(D, 3 * H, I), self.random(D, 3 * H, H)
         y = self.op("GRU", x, W, R, "", "", h, outputs=2, hidden_size=H, **attributes)
         if last:
@@ -60,13 +60,13 @@ class StreamNet:
         return self.op("Reshape", self.op("Transpose", y, perm=[0, 2, 1, 3]), self.const([0, 0, D * H]))
 
     def end(self, y: str, name: str = "y") -> onnx.ModelProto:
-        """The model that gives this value as well."""
+        """Return the model with this value as a further output."""
         self.op("Identity", y, output=name)
         self.outputs[name] = None
         return self.model()
 
     def model(self) -> onnx.ModelProto:
-        """The model."""
+        """Return the model."""
         info = helper.make_tensor_value_info
         graph = helper.make_graph(
             self.nodes,
@@ -82,13 +82,13 @@ class StreamNet:
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         model = onnx.shape_inference.infer_shapes(model)
-        for value in model.graph.output:  # of which a type is needed, and a shape if there is one
+        for value in model.graph.output:  # a type is required, and a shape if known
             value.type.tensor_type.elem_type = TensorProto.FLOAT
         return model
 
 
 def chunks_agree(model: onnx.ModelProto, states: Mapping[str, str], seed: int = 1) -> bool:
-    """Whether ONNX Runtime gives in chunks of several sizes what it gives in one run."""
+    """Whether ONNX Runtime returns the same results in chunks of several sizes as in one run."""
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     shapes = {item.name: item.shape for item in session.get_inputs()}
     rng, T = np.random.default_rng(seed), 12
@@ -109,7 +109,7 @@ def chunks_agree(model: onnx.ModelProto, states: Mapping[str, str], seed: int = 
         for size in sizes:
             try:
                 part = run({k: v[begin : begin + size] for k, v in free.items()} | carried)
-            except Exception:  # too few steps for what it does
+            except Exception:  # too few steps for the model
                 return False
             carried = {taken: part[given] for given, taken in states.items()}
             parts.append(part)
@@ -118,7 +118,7 @@ def chunks_agree(model: onnx.ModelProto, states: Mapping[str, str], seed: int = 
             if name in states:
                 together = parts[-1][name]
             elif parts[0][name].shape[:1] != (sizes[0],):
-                together = parts[-1][name]  # of the newest step
+                together = parts[-1][name]  # an output of the newest step
             else:
                 together = np.concatenate([part[name] for part in parts])
             if together.shape != whole[name].shape or not np.allclose(together, whole[name], atol=2e-5):
@@ -127,7 +127,7 @@ def chunks_agree(model: onnx.ModelProto, states: Mapping[str, str], seed: int = 
 
 
 def verdict(model: onnx.ModelProto, state: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """What `stream` says: "passes", "warned" or "refused"; and its words."""
+    """Return the verdict of `stream` ("passes", "warned" or "refused") and its message."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         try:

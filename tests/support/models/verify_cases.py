@@ -1,4 +1,4 @@
-"""Models with planted faults, and the expected reports of `verify`."""
+"""Build models with planted faults, and the expected reports of `verify`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ T, B, H = 4, 2, 3
 
 
 def chain(bare: bool = False, dtype: str = "float32", **second: Any) -> onnx.ModelProto:
-    """Three GRUs: X and a state, for the second also lengths, to S2 and H2. The second has these attributes.
+    """Return a chain of three GRUs, from X and a state to S2 and H2.
 
-    Under layout 1 it stands between transpositions.
+    The second GRU has lengths and these attributes. Under layout 1 it is between transpositions.
     """
     constants: Arrays = {"ax": np.array([1]), "flat": np.array([B, T, H])}
     nodes = []
@@ -70,7 +70,7 @@ def verified(path: Path, inputs: Arrays, *runtimes: Runtime, **options: Any) -> 
 
 
 def only(found: Verification) -> RuntimeResult:
-    """The result of the one runtime beside onegru, which agrees with itself."""
+    """Return the result of the only runtime other than onegru, which must agree with itself."""
     own, other = found.runtimes
     assert (own.runtime, own.status) == ("onegru", "agrees")
     return other
@@ -86,7 +86,7 @@ def fault_of(found: Verification) -> Fault:
 REAL: list[Runtime] = [OnnxRuntime(), OpenVino(), OnnxEvaluator()]
 
 
-# What is planted, in a second GRU with which attributes, and what it is called.
+# The planted faults: attributes of the second GRU, and the name of the fault.
 PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ("reset before", {}, "linear_before_reset were 0"),
     ("reset after", {"linear_before_reset": 0}, "linear_before_reset were 1"),
@@ -114,13 +114,13 @@ planted = pytest.mark.parametrize(("fault", "attributes", "words"), PLANTED, ids
 
 
 def planted_in(fault: str, attributes: dict[str, Any]) -> tuple[onnx.ModelProto, Arrays]:
-    """A model in which the fault matters. Under another layout there are no lengths or state to refuse it."""
+    """Return a model where the fault has an effect. Under layout 1, no lengths or state can reject it."""
     bare = fault == "no layout"
     return chain(bare, **attributes), feeds(bare)
 
 
 def ir(tmp_path: Path, lengths: tuple[int, ...], *, clip: bool = False) -> tuple[Path, Arrays]:
-    """Two GRUSequence layers side by side, of an open batch; the second with a clip if wanted."""
+    """Write an IR of two parallel GRUSequences with a dynamic batch; the second may have a clip."""
     writer = IrWriter()
     x = writer.parameter("X", "float32", "?,?,5")
     state = writer.parameter("state", "float32", "?,1,3")

@@ -16,9 +16,9 @@ import pytest
 
 from tests.support.suite.selection import DURATIONS, stored_durations
 
-GROWTH, SLACK = 1.5, 5.0  # of a file's time; seconds more, for functions that are too fast to be stored
-LEAST = 0.2  # seconds of a function that is stored
-CASES = pytest.StashKey[int]()  # how many cases the function of an item has
+GROWTH, SLACK = 1.5, 5.0  # allowed factor of a file's time, and seconds for functions without a stored time
+LEAST = 0.2  # shortest stored time of a function, in seconds
+CASES = pytest.StashKey[int]()  # the number of cases of an item's function
 
 
 def exceeded(found: Mapping[str, float], expected: Mapping[str, float]) -> list[str]:
@@ -34,28 +34,28 @@ def exceeded(found: Mapping[str, float], expected: Mapping[str, float]) -> list[
 
 
 class Durations:
-    """With `--budget`, files that take too long fail the run; `--write-durations` stores the times."""
+    """Plugin: with `--budget`, slow files fail the run; `--write-durations` stores the times."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._stored = stored_durations()
         self._before = os.times()
-        self._found: defaultdict[str, float] = defaultdict(float)  # seconds of files
+        self._found: defaultdict[str, float] = defaultdict(float)  # seconds of each file
         self._expected: defaultdict[str, float] = defaultdict(float)
-        self._functions: defaultdict[str, float] = defaultdict(float)  # seconds of functions
-        self._run: Counter[str] = Counter()  # cases of functions
+        self._functions: defaultdict[str, float] = defaultdict(float)  # seconds of each function
+        self._run: Counter[str] = Counter()  # cases of each function
         self._cases: dict[str, int] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self) -> None:
-        """Leave out what came before a test, such as the collection."""
+        """Ignore time before a test, such as the collection."""
         self._before = os.times()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Note the time of a phase; pytest-xdist passes attributes of reports on."""
+        """Record the time of a phase; pytest-xdist transfers attributes of reports."""
         report = yield
         now = os.times()
         report.__dict__["cpu"] = sum(now[:4]) - sum(self._before[:4])
@@ -64,7 +64,7 @@ class Durations:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up the phases."""
+        """Sum the phases."""
         file, function = report.nodeid.partition("::")[0], report.nodeid.partition("[")[0]
         seconds, cases = getattr(report, "cpu", 0.0), getattr(report, "cases", 1)
         self._found[file] += seconds
@@ -75,7 +75,7 @@ class Durations:
             self._expected[file] += self._stored.get(function, 0.0) / cases
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Compare or store the times, where the reports come together."""
+        """Compare or store the times in the process that collects the reports."""
         if hasattr(session.config, "workerinput"):
             return
         if self._config.option.write_durations:
@@ -85,7 +85,7 @@ class Durations:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write(self) -> None:
-        """Store the times of all cases of each function, by the mean of those that ran."""
+        """Store the times of all cases of each function, from the mean of those that ran."""
         for function, run in self._run.items():
             seconds = self._functions[function] / run * self._cases[function]
             self._stored.pop(function, None)

@@ -23,7 +23,7 @@ WORDS = [
     if line and not line.startswith("#")
     for pattern, instead in [line.split("\t")]
 ]
-#: Endings and phrases that leave open what a user must do.
+#: Endings and phrases that do not say what a user must do.
 UNCLEAR_MESSAGES = [
     (re.compile(r"; must( be( it| there| so| with it)?)?[.\"']*$"), "after 'must': a verb with an object"),
     (re.compile(r"\bmust be left out\b"), "has no effect here; remove it"),
@@ -35,7 +35,7 @@ _SECTION = re.compile(r"^ *(Args|Attributes|Returns|Raises):$", re.MULTILINE)
 
 
 def prose(text: str) -> str:
-    """The text without code blocks, generated tables and comments; the lines keep their numbers."""
+    """Return the text without code blocks, generated tables and comments; line numbers are kept."""
 
     def blank(match: re.Match[str]) -> str:
         return "\n" * match[0].count("\n")
@@ -54,7 +54,7 @@ def _sentences(paragraph: str) -> list[str]:
 
 
 def page_findings(text: str) -> list[str]:
-    """The unclear places of a Markdown page, each with its line."""
+    """Return the unclear places of a Markdown page, each with its line."""
     found = []
     for number, line in enumerate(prose(text).splitlines(), 1):
         plain = _plain(line)
@@ -87,8 +87,7 @@ def page_findings(text: str) -> list[str]:
 
 
 def string_findings(text: str) -> list[str]:
-    """The unclear places in the messages, public docstrings and first line of a Python file, each with its
-    line.
+    """Return the unclear places in the messages, public docstrings and first line of a Python file.
 
     Public docstrings have sections such as Args; those of internal names have one line.
     """

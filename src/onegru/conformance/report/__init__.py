@@ -31,8 +31,8 @@ def write_report(
 
 
 def page_of(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     page, style, *scripts = ((_HERE / name).read_text(encoding="utf-8") for name in _PARTS)
     data = json.dumps(page_data(results, cases), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     page = page.replace("/* style */", style).replace("/* script */", "\n".join(scripts))
-    return page.replace("/* data */", data.replace("<", "\\u003c"))  # nothing in it may end its element
+    return page.replace("/* data */", data.replace("<", "\\u003c"))  # no text in it can end its element

@@ -1,4 +1,4 @@
-"""The data of the HTML report, as compact JSON."""
+"""Create the data of the HTML report, as compact JSON."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from onegru.conformance.factors import all_factors_of, companions
 from onegru.conformance.results import Outcome, RuntimeResults
 from onegru.core.dtypes import Array, contiguous
 
-#: How many numbers of an array the page has at most, and how many characters of a reason.
+#: The largest number of values of an array on the page, and of characters of a reason.
 MOST_NUMBERS, MOST_CHARACTERS = 400, 600
 
-#: How many characters arrays may take up altogether; cases with the fewest unusual things come first.
+#: The largest number of characters of all arrays; cases with the fewest unusual levels come first.
 MOST_ARRAYS = 9_000_000
 
 # Settings of a runtime that are options of the command line, except the target.
@@ -27,7 +27,7 @@ _OPTIONS = ("provider", "engine", "precision")
 
 
 def page_data(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[str, Any]:
-    """The data of the page; see `matrix.js` and `panel.js` for what is made of them."""
+    """Return the data of the page; `matrix.js` and `panel.js` display them."""
     ran = [case for case in cases if any(case.name in result.outcomes for result in results)]
     texts = _Texts()
     features = features_of(ran)
@@ -68,7 +68,7 @@ def page_data(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[
 
 
 def command(result: RuntimeResults) -> str:
-    """What runs a case again, in a shell; the case's name is to follow."""
+    """Return the shell command that runs a case again; append the case's name."""
     target = result.options.get("target")
     words = [f"ONEGRU_TARGET={target}"] if target else []
     words += ["onegru", "conformance", "run", "--runtime", result.runtime]
@@ -77,19 +77,19 @@ def command(result: RuntimeResults) -> str:
 
 
 def alone(case: Case) -> tuple[str, str] | None:
-    """The one unusual thing of a case, as factor and level; None where there are several, or none."""
+    """Return the only unusual factor and level of a case; None if it has none or several."""
     choices = case.choices.items()
     return next((item for item in choices if choices - companions(*item).items() == {item}), None)
 
 
 def _number_alone(case: Case, numbers: Mapping[tuple[str, str], int]) -> int:
-    """The number of the case's one unusual thing; -1 where there is none, -2 where there are several."""
+    """Return the number of the case's only unusual level; -1 if it has none, -2 if several."""
     feature = alone(case)
     return numbers[feature] if feature else -2 if case.choices else -1
 
 
 def features_of(cases: Sequence[Case]) -> dict[tuple[str, str], str]:
-    """The features of cases, that is unusual levels, by factor and level in the factors' order."""
+    """Return the unusual levels of cases, with their names, in the factors' order."""
     there = {item for case in cases for item in case.choices.items()}
     operators = {str(case.operator): case.operator for case in cases}
     by_factor: dict[str, dict[tuple[str, str], str]] = {}
@@ -104,12 +104,12 @@ def features_of(cases: Sequence[Case]) -> dict[tuple[str, str], str]:
 
 @dataclass
 class _Texts:
-    """Texts that come again and again, by number."""
+    """Repeated texts, by number."""
 
     numbers: dict[str, int] = field(default_factory=dict)
 
     def number(self, text: str) -> int:
-        """The number of a text, from now on if it had none."""
+        """Return the number of a text, which is added if it is new."""
         return self.numbers.setdefault(text, len(self.numbers))
 
 
@@ -118,7 +118,7 @@ def _letter(outcome: Outcome | None) -> str:
 
 
 def _outcome(outcome: Outcome, texts: _Texts) -> list[Any]:
-    """The reason; where it differs also the worst number."""
+    """Return the reason and, if the output differs, the worst value."""
     reason = outcome.reason
     if len(reason) > MOST_CHARACTERS:
         reason = f"{reason[:MOST_CHARACTERS]}…"
@@ -130,17 +130,17 @@ def _outcome(outcome: Outcome, texts: _Texts) -> list[Any]:
 
 
 def _number(value: float | None) -> float | str | None:
-    """A number for JSON; infinities and NaN by their JavaScript names."""
+    """Return a number for JSON; infinities and NaN by their JavaScript names."""
     if value is None or math.isfinite(value):
         return value if value is None else float(value)
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-# ---- arrays
+# Arrays
 
 
 def _arrays(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[int, Any]:
-    """The attributes, inputs and outputs of the cases that fail anywhere."""
+    """Return the attributes, inputs and outputs of the cases that fail in any runtime."""
     found: dict[int, Any] = {}
     left = MOST_ARRAYS
     for number, case in sorted(enumerate(cases), key=lambda item: len(item[1].choices)):
@@ -161,7 +161,7 @@ def _attributes(case: Case) -> dict[str, str]:
 
 
 def _strings(item: Any) -> list[str]:
-    """The strings in JSON data."""
+    """Return the strings in JSON data."""
     if isinstance(item, str):
         return [item]
     items = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
@@ -171,7 +171,7 @@ def _strings(item: Any) -> list[str]:
 def _numbers_of(
     case: Case, failed: Mapping[int, Outcome], given: Mapping[int, Mapping[str, Array]]
 ) -> dict[str, Any]:
-    """The inputs of a case; and by runtime what its outputs are, with what they should be."""
+    """Return the inputs of a case, and the outputs of each runtime with the expected ones."""
     expected: dict[str, dict[int, Any]] = {}
     got: dict[int, dict[str, Any]] = {}
     for index, outcome in failed.items():
@@ -191,12 +191,12 @@ def _numbers_of(
 
 
 def _rows_shown(shape: Sequence[int]) -> int:
-    """How many rows, along the last axis, the page has of an array."""
+    """Return the number of rows, along the last axis, that the page shows of an array."""
     return max(1, MOST_NUMBERS // max(1, shape[-1] if shape else 1))
 
 
 def _first_row(shape: Sequence[int], worst: Sequence[int] | None) -> int:
-    """The first of these rows: 0, unless the worst number would not be among them."""
+    """Return the first of these rows: 0, unless the worst value would be missing."""
     rows = math.prod(shape[:-1])
     if not worst or len(worst) != len(shape) or rows <= _rows_shown(shape):
         return 0
@@ -205,7 +205,7 @@ def _first_row(shape: Sequence[int], worst: Sequence[int] | None) -> int:
 
 
 def _part(array: Array, row: int, kind: str = "") -> list[Any]:
-    """Type and shape of an array, and its rows from one on, as many as there is room for."""
+    """Return type, shape and rows of an array, from a row on, as many as the page shows."""
     shape = np.shape(array)
     rows = np.reshape(array, (-1, shape[-1])) if shape and array.size else np.reshape(array, (1, -1))
     shown = rows[row : row + _rows_shown(shape), :MOST_NUMBERS]

@@ -1,1 +1,1 @@
-"""Runtimes that run the cases of the suite, each in a separate process."""
+"""Run the cases of the suite in runtimes, each in a separate process."""

@@ -1,4 +1,4 @@
-"""A Python function as a runtime: a function object, or the name "module:function"."""
+"""Run a Python function as a runtime: a function object, or the name "module:function"."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from onegru.core.errors import SpecError
 from onegru.core.wording import printable
 from onegru.peers.base import MisfitError, ModelUnderTest, Runtime
 
-#: What computes a case: its outputs by the specification's names.
+#: Function from a case to its outputs, by the specification's names.
 Function = Callable[[Case], Mapping[str, Array]]
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionRuntime(Runtime):
-    """See `onegru.peers.base.Runtime`."""
+    """Function as a runtime; see `onegru.peers.base.Runtime`."""
 
-    # the function, or where a new process finds it, as `find_function` gives it
+    # the function, or its location for a new process, from `find_function`
     function: Function | str = ""
     number: str = ""  # its version
 
     def version(self) -> str | None:
-        """Its version."""
+        """Return the version."""
         return self.number
 
     def refuses(self, subject: ModelUnderTest) -> str | None:
-        """Why it is not tried on this subject."""
+        """Return the reason why this model is not tried; None if it is."""
         return None if isinstance(subject, CaseSubject) else "is tried only on the suite's cases"
 
     def start(self) -> None:
@@ -50,30 +50,30 @@ class FunctionRuntime(Runtime):
         return _imported(self.function) if isinstance(self.function, str) else self.function
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs."""
+        """Return the outputs."""
         assert isinstance(subject, CaseSubject) and subject.case is not None, "refused before"
         case = subject.case
         try:
             found: object = self._called()(case)
-        except Exception as error:  # a function may raise any
+        except Exception as error:  # a function may raise any exception
             raise RuntimeError(f"{type(error).__name__}: {_words(error)}".rstrip(": ")) from error
         if not isinstance(found, Mapping):
             raise MisfitError(f"gives {shown(found)}; must give arrays by name")
         outcome = compare(case, found)
-        if outcome.output is not None and outcome.where is None:  # of another form, and maybe of any size
+        if outcome.output is not None and outcome.where is None:  # another shape, of any size
             raise MisfitError(outcome.reason)
         return {str(name): np.asarray(value) for name, value in found.items()}
 
 
 def find_function(text: str) -> str:
-    """Where a new process finds the function that "module:function" or "file.py:function" names."""
+    """Return the location of a function "module:function" or "file.py:function" for a new process."""
     module, _, name = text.rpartition(":")
     if module.endswith(".py"):
         is_there, module = Path(module).is_file(), str(Path(module).absolute())
     else:
         try:
             is_there = importlib.util.find_spec(module) is not None
-        except (ImportError, ValueError):  # of a package that the name begins with
+        except (ImportError, ValueError):  # of a parent package
             is_there = False
     if not is_there or not name:
         hint = "module:function of a module that Python finds, or FILE.py:function"
@@ -87,7 +87,7 @@ def _imported(text: str) -> Function:
     if not module.endswith(".py"):
         return attrgetter(name)(importlib.import_module(module))  # type: ignore[no-any-return]
     path = Path(module)
-    sys.path.append(str(path.parent))  # last, so that nothing there replaces another module
+    sys.path.append(str(path.parent))  # last, so that its files do not replace other modules
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     sys.modules[path.stem] = made = importlib.util.module_from_spec(spec)
@@ -96,8 +96,8 @@ def _imported(text: str) -> Function:
 
 
 def _words(error: Exception) -> str:
-    """What an error says, on one line."""
+    """Return the message of an error, on one line."""
     try:
         return printable(" ".join(str(error).split()))
-    except Exception:  # from the __str__ of the error's class
+    except Exception:  # from the __str__ of a custom error
         return ""

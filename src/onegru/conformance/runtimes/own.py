@@ -13,19 +13,19 @@ from onegru.peers.base import ModelUnderTest, Runtime
 
 @dataclass(frozen=True, slots=True)
 class Onegru(Runtime):
-    """See `onegru.peers.base.Runtime`."""
+    """onegru; see `onegru.peers.base.Runtime`."""
 
-    name: str = "onegru"  # what to call it
-    engine: str = "native"  # what runs the GRU, as for `onegru.load`
+    name: str = "onegru"  # its name
+    engine: str = "native"  # the engine, as for `onegru.load`
 
     def version(self) -> str | None:
-        """Its version."""
+        """Return the version."""
         return _native.version()
 
     def refuses(self, subject: ModelUnderTest) -> str | None:
-        """Nothing."""
+        """Return None, because every model is tried."""
         return None
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs."""
+        """Return the outputs."""
         return load(subject.path if subject.model is None else subject.model, engine=self.engine).run(inputs)

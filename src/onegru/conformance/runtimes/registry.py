@@ -1,4 +1,4 @@
-"""The runtimes by name, with their options."""
+"""List the runtimes by name, with their options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onegru.peers.registry import PRECISIONS
 from onegru.peers.registry import RUNTIMES as FILE_RUNTIMES
 from onegru.runtimes.execution_provider import get_ep_name
 
-#: Every runtime that the suite knows, by name.
+#: Runtimes of the suite, by name.
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime for runtime in (Onegru(), *FILE_RUNTIMES, TorchGru())
 }
@@ -33,15 +33,15 @@ _BOTH = (ONNX, IR)
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """A runtime as the suite runs it."""
+    """Runtime with its options in the suite."""
 
-    runtime: Runtime  # what runs a case
-    options: Mapping[str, str] = field(default_factory=dict)  # what it is asked for, as text
-    kinds: tuple[str, ...] = (ONNX,)  # the kinds of files that it takes
+    runtime: Runtime  # the runtime
+    options: Mapping[str, str] = field(default_factory=dict)  # its options, as text
+    kinds: tuple[str, ...] = (ONNX,)  # the kinds of files that it reads
 
     @property
     def reserves_memory(self) -> bool:
-        """Whether its address space says nothing of the memory it uses: it may be a GPU's."""
+        """Whether its address space does not show its memory use, which may be a GPU's."""
         is_unknown = isinstance(self.runtime, FunctionRuntime)
         return is_unknown or self.options.get("provider", _CPU) not in (_CPU, _OWN)
 
@@ -52,7 +52,7 @@ def configs(
     engines: Sequence[str] = (),
     precision: str | None = None,
 ) -> tuple[RuntimeConfig, ...]:
-    """The runtimes of these names, or all that are installed."""
+    """Return the runtimes with these names, or all installed ones."""
     precisions = () if precision is None else (choice("precision", precision, PRECISIONS),)
     for engine in engines:
         choice("engine", engine, ENGINES)
@@ -97,12 +97,12 @@ def configs(
 
 
 def _target(is_native: bool) -> dict[str, str]:
-    """The SIMD target of onegru's native core, which ONEGRU_TARGET may choose."""
+    """Return the SIMD target of onegru's kernels, which ONEGRU_TARGET may choose."""
     return {"target": targets().chosen} if is_native else {}
 
 
 def _check_providers(names: Sequence[str]) -> None:
-    from onegru.formats.onnx.whole.session import providers  # which may need ONNX Runtime
+    from onegru.formats.onnx.whole.session import providers  # ONNX Runtime may be missing
 
     known = providers()
     for name in names:

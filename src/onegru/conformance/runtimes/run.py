@@ -24,34 +24,34 @@ from onegru.peers.child import WORKER, end_words, read_result
 from onegru.peers.worker import answer_from
 from onegru.system.child_process import Ended, Limits, child_folder, run_child, run_forked, running
 
-#: Called with the number of cases done, and of all.
+#: Called with the number of finished cases and of all cases.
 Progress = Callable[[int, int], None]
 
 #: Time limit for a case, in seconds.
 SECONDS = 20.0
 
-#: Bytes of address space for a process. Libraries included, none of the runtimes needs half of it.
+#: Bytes of address space for a process. With its libraries, no runtime needs half of it.
 MEMORY = 8 << 30
 
-# Cases for one process, if it lives that long.
+# Cases for one process, unless it ends early.
 _BATCH = 250
 
-# The most seconds for the start of a process, the runtime's import included.
+# Time limit for the start of a process, the runtime's import included, in seconds.
 _START_SECONDS = 120.0
 
-# What an error says, or a process as its last word, if memory is used up.
+# Words in the error of a process without memory.
 _NO_MEMORY = re.compile(r"bad_alloc|bad allocation|MemoryError|[Uu]nable to allocate|[Oo]ut of memory")
 
 _LONGEST_REASON = 400
 
-# Called with a case, what comes of it, and what the runtime gave.
+# Called with a case, its outcome, and the runtime's outputs.
 _Take = Callable[[Case, Outcome, Mapping[str, Array]], None]
 # A model and its inputs.
 _Part = tuple[ModelUnderTest, Mapping[str, Array]]
 
 
 class StopWorker(Exception):
-    """A process is to be ended, for this reason."""
+    """Raised to end a process, with the reason."""
 
 
 def run_cases(
@@ -85,16 +85,16 @@ def run_cases(
 
 
 class _Batch:
-    """Cases for one process, or for several where it does not live that long."""
+    """Cases for one process, or for several if it ends early."""
 
     def __init__(
         self, config: RuntimeConfig, cases: Sequence[Case], folder: Path, seconds: float, take: _Take
     ) -> None:
         self._cases, self._folder, self._seconds, self._take = cases, folder, seconds, take
         self._done = 0
-        self._first = 0  # the case that the process began with
-        self._since = 0.0  # when the process began, or last gave something
-        self._output_invalid = False  # whether it wrote what it should not
+        self._first = 0  # the first case of the process
+        self._since = 0.0  # the time of the start of the process, or of its last result
+        self._output_invalid = False  # whether it wrote invalid output
         self._start: Callable[[Limits], Ended] = self._start_new
         runtime = config.runtime
         if isinstance(runtime, FunctionRuntime):
@@ -114,7 +114,7 @@ class _Batch:
         return run_child(WORKER, [str(self._done)], self._folder, limits, self._watch)
 
     def _start_copy(self, runtime: FunctionRuntime, parts: Sequence[_Part], limits: Limits) -> Ended:
-        """A copy of this process needs no request, and may have more address space than others may take."""
+        """Run a copy of this process, which needs no request and has no limit on its address space."""
         work = partial(answer_from, runtime, parts, self._done)
         return run_forked(work, self._folder, replace(limits, memory=None), self._watch)
 
@@ -135,7 +135,7 @@ class _Batch:
             ended = self._start(limits)
         except StopWorker as stop:
             return "" if self._collect() or self._output_invalid else str(stop)
-        except OSError as error:  # a process before has removed the folder
+        except OSError as error:  # an earlier process removed the folder
             return str(error)
         self._collect()
         if self._output_invalid:
@@ -147,11 +147,11 @@ class _Batch:
 
     @property
     def _is_ready(self) -> bool:
-        """Whether the process has started, and is at the cases."""
+        """Whether the process has started with the cases."""
         return os.path.lexists(self._folder / f"ready-{self._first}")
 
     def _watch(self) -> None:
-        """Take what there is, and end a process that takes too long or writes what it should not."""
+        """Collect results, and end a process that takes too long or writes invalid output."""
         if self._collect():
             self._since = time.monotonic()
         seconds = self._seconds if self._is_ready else _START_SECONDS
@@ -159,7 +159,7 @@ class _Batch:
             raise StopWorker(f"took longer than {seconds:g} s")
 
     def _collect(self) -> bool:
-        """Take the results that the process has left; whether there were any."""
+        """Collect the results of the process; return whether there were any."""
         before = self._done
         while self._done < len(self._cases) and not self._output_invalid:
             case = self._cases[self._done]
@@ -167,7 +167,7 @@ class _Batch:
                 answer = read_result(self._folder, f"answer-{self._done}")
             except FileNotFoundError:
                 break
-            except Exception as error:  # a process gone astray may have written anything
+            except Exception as error:  # a faulty process may have written anything
                 self._output_invalid = True
                 self._give(case, Outcome("crashes", f"left no readable answer ({error})"))
                 break
@@ -188,12 +188,12 @@ class _Batch:
 
 
 def _as_case(case: Case) -> CaseSubject:
-    """A case for a runtime that reads no files; without what it should give."""
+    """Return a case for a runtime that reads no files, without its expected outputs."""
     return CaseSubject(case.name, None, _names(case), case=Case(case.operator, case.choices))
 
 
 def _as_file(case: Case, folder: Path) -> _Part:
-    """A case as a file, which is written to the folder if it must be."""
+    """Return a case as a file, and write it to the folder if necessary."""
     files = case_files(case)
     if (model := files.get("model.onnx")) is not None:
         subject = ModelUnderTest(case.name, model, _names(case), has_others=bool(case.stored or case.rounded))

@@ -20,30 +20,30 @@ from onegru.peers.base import ModelUnderTest, Runtime
 
 @dataclass(frozen=True, slots=True)
 class CaseSubject(ModelUnderTest):
-    """A case, for a runtime that reads no files; it is run on all of the case's inputs."""
+    """Case for a runtime that reads no files; it is run on all of the case's inputs."""
 
     case: Case | None = None  # the case
 
 
 @dataclass(frozen=True, slots=True)
 class TorchGru(Runtime):
-    """See `onegru.peers.base.Runtime`."""
+    """PyTorch's `nn.GRU`; see `onegru.peers.base.Runtime`."""
 
     name: str = "torch"
 
     def refuses(self, subject: ModelUnderTest) -> str | None:
-        """Why it is not tried on this subject."""
+        """Return the reason why this model is not tried; None if it is."""
         return None if isinstance(subject, CaseSubject) else "is tried only on the suite's cases"
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs."""
+        """Return the outputs."""
         import torch
 
         assert isinstance(subject, CaseSubject) and subject.case is not None, "refused before"
         case = subject.case
         if case.stored or case.rounded:
             raise SpecError("quantized tensors around the node; must be without, as nn.GRU has none")
-        with warnings.catch_warnings(action="ignore", category=SpecWarning):  # values left over
+        with warnings.catch_warnings(action="ignore", category=SpecWarning):  # superfluous values
             lowered = lower(case.operator, case.attributes, *(inputs.get(name) for name in WEIGHTS))
         spec = lowered.spec
         module = to_torch(GRU.from_canonical(spec, lowered.weights, engine="reference"), batch_first=False)

@@ -1,1 +1,1 @@
-"""Read the loops of every format as recurrences."""
+"""Read loops of every format as recurrences."""

@@ -1,4 +1,4 @@
-"""Loops as recurrences over time: ONNX's Loop and Scan, OpenVINO's TensorIterator and Loop."""
+"""Represent loops as recurrences over time: ONNX's Loop and Scan, OpenVINO's TensorIterator and Loop."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from onegru.dataflow.linear import as_linear
 from onegru.dataflow.operator import LoopIndex, Op, Size
 from onegru.dataflow.table import Elements, operator_of
 
-NO_LIMIT = 2**31 - 1  # what exporters write for the number of iterations where a condition ends a loop
+NO_LIMIT = 2**31 - 1  # exporters write this number of iterations if a condition ends a loop
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A value that an iteration hands to the next."""
+    """Value that an iteration passes to the next."""
 
-    initial: str  # the value before the first iteration, around the loop
-    before: str  # what the body calls it at the start of an iteration; "" if none reads it
-    after: str  # what the body calls it at the end
-    last: str  # its value after the last iteration, around the loop; "" if nobody takes it
+    initial: str  # the value before the first iteration, outside the loop
+    before: str  # the body's name at the start of an iteration; "" if unused
+    after: str  # the body's name at the end
+    last: str  # the value after the last iteration, outside the loop; "" if unused
 
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """A value around the loop, of which each iteration takes a slice."""
+    """Value outside the loop, with a slice for each iteration."""
 
     name: str  # the value
     axis: int  # the time axis
-    step: int  # 1, or -1 if the first iteration takes the last slice
+    step: int  # 1, or -1 if the first iteration reads the last slice
     is_kept: bool  # whether the slice keeps the time axis, with size 1
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A value of every iteration, side by side around the loop."""
+    """Values of all iterations, concatenated outside the loop."""
 
-    inner: str  # what the body calls it
-    name: str  # what it is around the loop; "" if nobody takes it
+    inner: str  # the name in the body
+    name: str  # the name outside the loop; "" if unused
     axis: int  # the time axis
-    step: int  # 1, or -1 if the first iteration gives the last slice
+    step: int  # 1, or -1 if the first iteration writes the last slice
     is_kept: bool  # whether the slice keeps the time axis, with size 1
 
 
 @dataclass(eq=False, slots=True)
 class Loop:
-    """A loop of any format."""
+    """Loop of any format."""
 
     op: Op  # the operator
     body: Flow  # its body
-    carried: list[Carried]  # the values that iterations pass on, except those that never change
-    slices: dict[str, Slices]  # what the body's inputs are slices of, by their names
-    collected: list[Collected]  # the values of every iteration that are kept
-    # final values of what never changes: the value around the loop, by the output's name
+    carried: list[Carried]  # the values that iterations pass on, except unchanged ones
+    slices: dict[str, Slices]  # the sliced values, by the body's input
+    collected: list[Collected]  # the collected values
+    # final values of unchanged ones: the value outside the loop, by the output's name
     constants: dict[str, str] = field(default_factory=dict)
-    count: Size | None = None  # how many iterations there are; None if that is not known before
-    # values of the body that are indices of the iteration
+    count: Size | None = None  # the number of iterations; None if unknown before the run
+    # values of the body that are iteration indices
     indices: dict[str, LoopIndex] = field(default_factory=dict)
 
 
 def simplified(flow: Flow, loop: Loop) -> Loop:
-    """The loop without values that it carries unchanged, which are then those around it."""
+    """Return the loop with references to outer values instead of values that it carries unchanged."""
     body = loop.body
     for item in list(loop.carried):
         if body.resolve(item.after) == item.before and item.initial:
@@ -92,7 +92,7 @@ def simplified(flow: Flow, loop: Loop) -> Loop:
 
 
 def find_indices(loop: Loop, iteration: str) -> dict[str, LoopIndex]:
-    """The body's values that are indices of the iteration."""
+    """Return the body's values that are iteration indices."""
     body = loop.body
     found: dict[str, LoopIndex] = {iteration: LoopIndex(1, 0)} if iteration else {}
     for item in loop.carried:
@@ -137,7 +137,7 @@ def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex |
 
 
 def all_of(flow: Flow, name: str) -> Iterator[str]:
-    """The conditions that hold together where this one holds: it, or what And nodes make it of."""
+    """Yield the conditions that must all hold for this one: itself, or the inputs of And nodes."""
     waiting, seen = [name], set()
     while waiting:
         name = flow.resolve(waiting.pop())
@@ -152,7 +152,7 @@ def all_of(flow: Flow, name: str) -> Iterator[str]:
 
 
 def starts(flow: Flow, name: str, count: Size) -> bool:
-    """Whether a loop begins if it has any iteration."""
+    """Whether a loop starts if it has any iteration."""
     return all(_starts(flow, item, count) for item in all_of(flow, name))
 
 
@@ -168,7 +168,7 @@ def _starts(flow: Flow, name: str, count: Size) -> bool:
 
 
 def limit(flow: Flow, loop: Loop, name: str) -> Size | None:
-    """The number of iterations of a loop that only its condition ends: that counted ones are below a size."""
+    """Return the number of iterations of a loop that only a comparison of its index with a size ends."""
     found = (_limit(flow, loop, item) for item in all_of(loop.body, name))
     return next((size for size in found if size is not None), None)
 
@@ -182,7 +182,7 @@ def _limit(flow: Flow, loop: Loop, name: str) -> Size | None:
     bound = body.sizes(high)
     if loop.indices.get(low) != LoopIndex(1, 1) or bound is None or len(bound) != 1:
         return None
-    # The first iteration comes before that condition.
+    # The first iteration precedes that condition.
     first = loop.op.input(1)
     is_checked = bool(first) and flow.constant(first) is None
     return bound[0] if is_checked or (isinstance(bound[0], int) and bound[0] > 0) else None

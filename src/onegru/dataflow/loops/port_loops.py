@@ -25,16 +25,16 @@ TENSOR_ITERATOR, LOOP = "openvino::TensorIterator", "openvino::Loop"
 
 @dataclass(frozen=True, slots=True)
 class SliceSpec:
-    """How a port is cut into the slices of the iterations, or put together from them."""
+    """Slices of a port for the iterations, or from them."""
 
-    axis: int  # the axis that is cut
-    start: int  # the first index; of the last one if negative
-    end: int  # where it ends, in the same way
-    stride: int  # from one slice to the next
+    axis: int  # the sliced axis
+    start: int  # the first index; negative: from the end
+    end: int  # the end, in the same way
+    stride: int  # distance between slices
     part_size: int  # the size of a slice
 
     def step(self, shape: Shape | None) -> int | None:
-        """1 or -1, if the iterations take each slice of size 1 in turn, of a value of this shape."""
+        """Return 1 or -1, if the iterations read slices of size 1 of all of a value; else None."""
         if self.part_size != 1:
             return None
         size = None if shape is None or not -len(shape) <= self.axis < len(shape) else shape[self.axis]
@@ -46,22 +46,22 @@ class SliceSpec:
 
 @dataclass(slots=True)
 class LoopPorts:
-    """The connections between the ports of a loop and those of its body, by their indices."""
+    """Connections between the ports of a loop and of its body, by their indices."""
 
-    # (input, the body's input, how it is cut)
+    # (input, the body's input, its slices)
     slices: list[tuple[int, int, SliceSpec]] = field(default_factory=list)
-    # (input, the body's input, the body's output that is that input in the next iteration)
+    # (input, the body's input, the body's output that becomes that input in the next iteration)
     merged: list[tuple[int, int, int]] = field(default_factory=list)
     invariant: list[tuple[int, int]] = field(default_factory=list)  # (input, the body's input)
-    # (output, the body's output, how it is cut)
+    # (output, the body's output, its slices)
     collected: list[tuple[int, int, SliceSpec]] = field(default_factory=list)
     last: list[tuple[int, int]] = field(default_factory=list)  # (output, the body's output)
-    iterations: list[int] = field(default_factory=list)  # the body's inputs with the number of the iteration
-    condition: int | None = None  # the body's output that says whether there is another iteration
+    iterations: list[int] = field(default_factory=list)  # the body's inputs with the iteration index
+    condition: int | None = None  # the body's output that decides about another iteration
 
 
 def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
-    """A loop whose number of iterations is known before it runs; None for anything else."""
+    """Return a loop whose number of iterations is known before it runs; None for others."""
     body, ports = op.bodies["body"], op.attributes["ports"]
     slices: dict[str, Slices] = {}
     for outer, inner, cut in ports.slices:
@@ -118,8 +118,8 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
 
 
 def _written(body: Flow, before: str, after: str) -> Op | None:
-    """What writes one row into an array that iterations pass on, and that none of them reads otherwise."""
-    # OpenVINO's frontend for TensorFlow makes it of a TensorArray. The first array may have other sizes of
+    """Return the operator that writes a row into an array that iterations pass on, without other reads."""
+    # OpenVINO's frontend for TensorFlow converts a TensorArray to it. The first array may have other sizes of
     # 1, and is expanded in each iteration.
     update = body.producer(body.resolve(after))
     if update is None or update.kind != "openvino::ScatterUpdate":
@@ -151,18 +151,18 @@ def _add_written(loop: Loop, flow: Flow, array: str, name: str, update: Op) -> b
 
 
 def takes_parts(flow: Flow, op: Op) -> bool:
-    """Whether an iteration takes more than a slice of some input, or some slices are taken by none."""
+    """Whether an iteration reads more than a slice of some input, or some slices are unused."""
     slices = op.attributes["ports"].slices if "ports" in op.attributes else ()
     return any(cut.step(flow.shape(op.inputs[outer])) is None for outer, _, cut in slices)
 
 
 def is_used(flow: Flow, name: str) -> bool:
-    """Whether anybody takes a value."""
+    """Whether a value is used."""
     return bool(name) and (name in flow.outputs or bool(flow.consumers.get(name)))
 
 
 def _may_equal(first: Shape | None, second: Shape | None) -> bool:
-    """Whether nothing that is known of two shapes tells them apart."""
+    """Whether two shapes may be equal."""
     if first is None or second is None:
         return True
     sizes = zip(first, second, strict=False)
@@ -182,5 +182,5 @@ def _counts(flow: Flow, loop: Loop) -> list[Size]:
 
 def _continues(loop: Loop, name: str) -> bool:
     """Whether the condition for another iteration holds until the last one."""
-    # Unlike ONNX's, a body is not given the condition.
+    # Unlike in ONNX, a body has no input for the condition.
     return all(item not in loop.body.inputs and goes_on(loop, item) for item in all_of(loop.body, name))

@@ -1,4 +1,4 @@
-"""Read the loops of every format as `Loop`."""
+"""Read loops of every format as `Loop`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onegru.dataflow.operator import Op, Shape, Size
 
 
 def read_loop(flow: Flow, op: Op) -> Loop | None:
-    """A loop whose number of iterations is known before it runs; None for anything else."""
+    """Return a loop whose number of iterations is known before it runs; None for others."""
     if "ports" in op.attributes and "body" in op.bodies:
         return read_ir_loop(flow, op)
     if op.kind == "Loop" and "body" in op.bodies:
@@ -110,7 +110,7 @@ def _read_scan(flow: Flow, op: Op) -> Loop | None:
 
 
 def _shape_outputs(flow: Flow, loop: Loop) -> None:
-    """State the shapes of what a loop gives, whose number of steps ONNX's own inference leaves open."""
+    """Set the shapes of a loop's outputs, whose number of steps ONNX's own inference leaves unknown."""
     found: dict[str, Shape] = {}
     for item in loop.carried:
         shape = flow.shape(item.initial)

@@ -1,6 +1,6 @@
-"""The table of operators: shapes, values and data flow of each."""
+"""List the operators with their shapes, values and data flow."""
 
-# Their rows come into the table where they are imported.
+# The imports add the rows to the table.
 from onegru.dataflow.table import (  # noqa: F401
     cutting,
     lookups,

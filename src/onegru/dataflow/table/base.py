@@ -1,4 +1,4 @@
-"""The properties of operators: a class for each family, a row for each kind.
+"""Describe the properties of operators: a class for each family, a row for each kind.
 
 A kind that is not in the table is a plain `Operator`. Its properties are unknown, and callers reject it.
 """
@@ -21,24 +21,24 @@ from onegru.dataflow.view import View
 Sizes = tuple[Size, ...]
 Hazard = Literal["", "reverses", "remembers", "mixes", "unknown"]
 
-#: What stands for "to the end" in bounds.
+#: "To the end" in bounds.
 ENDLESS = 2**31 - 1
 _MAX_ELEMENTS = 2**25
 
 
 class UnknownOpError(Exception):
-    """It is not known what an operator does."""
+    """Raised for an operator with unknown behaviour."""
 
 
 class LargeResultError(UnknownOpError):
-    """A result would be too large to be computed ahead."""
+    """Raised for a result that is too large to be folded."""
 
 
 class Elements(enum.Flag):
-    """How an operator that only moves elements arranges those of its first input."""
+    """Arrangement of the first input's elements by an operator that only moves elements."""
 
     NEW = 0
-    KEPT = enum.auto()  # all of them, in their order, in another shape at most
+    KEPT = enum.auto()  # all of them, in their order, perhaps in another shape
     PERMUTED = enum.auto()  # all of them, in another order
     CUT = enum.auto()  # some of them
     JOINED = enum.auto()  # after those of others
@@ -47,36 +47,36 @@ class Elements(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """How an operator treats one axis of one input."""
+    """Treatment of one axis of one input by an operator."""
 
     input: int  # the input's index
     axis: int  # its axis
-    to: int | None  # the axis of the output; None if it has none for it
+    to: int | None  # the axis of the output; None if it is dropped
     output: int = 0  # the output's index
-    hazard: Hazard = ""  # what is wrong if the axis is time; "" for nothing
-    message: str = ""  # the same as text, to follow the node's name
-    pad_begin: int = 0  # steps that are added at either end; less than 0 for steps that are cut off
+    hazard: Hazard = ""  # the reason against streaming if the axis is time; "" for none
+    message: str = ""  # the reason as text, which follows the node's name
+    pad_begin: int = 0  # steps that are added at either end; negative for steps that are cut off
     pad_end: int = 0
-    reach: int = 0  # how many earlier steps each step of the output needs
+    reach: int = 0  # the number of earlier steps that each step of the output needs
 
 
 class Parameter(NamedTuple):
     """Integers that are an attribute in some opsets and an input in others."""
 
     input: int  # the input's index
-    since: int = 1  # the first opset in which they are the input
+    since: int = 1  # the first opset where they are the input
 
 
 class Ahead(NamedTuple):
-    """How an operator is computed for many values at once, with a leading axis for them."""
+    """Vectorization of an operator, with a leading axis for the values."""
 
-    changed: Mapping[str, Any] = {}  # its parameters and attributes that change
-    repeat: bool = False  # whether inputs that are the same for all values get the axis, too
+    changed: Mapping[str, Any] = {}  # its changed parameters and attributes
+    repeat: bool = False  # whether inputs that are equal for all values also get the axis
     widen: bool = False  # whether inputs of lower rank get axes of size 1 after the leading one
 
 
 class Call:
-    """An operator in its graph, and what is known of its inputs."""
+    """Operator in its graph, with the known facts about its inputs."""
 
     __slots__ = ("facts", "op", "operator", "opset", "shapes")
 
@@ -92,22 +92,22 @@ class Call:
         self.operator = operator_of(op.kind)
 
     def shape(self, index: int = 0) -> Shape:
-        """The shape of an input."""
+        """Return the shape of an input."""
         shape = self.shapes[index] if index < len(self.shapes) else None
         if shape is None:
             raise UnknownOpError
         return shape
 
     def rank(self, index: int = 0) -> int:
-        """The rank of an input."""
+        """Return the rank of an input."""
         return len(self.shape(index))
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute."""
+        """Return an attribute."""
         return self.op.attributes.get(name, default)
 
     def numbers(self, name: str, default: Iterable[int] = ()) -> list[int]:
-        """An attribute of integers."""
+        """Return an attribute of integers."""
         value = self.op.attributes.get(name)
         if value is None:
             return list(default)
@@ -117,32 +117,32 @@ class Call:
         return found
 
     def axis(self, default: int | None = None) -> int:
-        """The attribute `axis`, of the first input, not negative."""
+        """Return the attribute `axis` as a non-negative axis of the first input."""
         axis: int = self.op.attributes["axis"] if default is None else self.get("axis", default)
         return axis % self.rank()
 
     def constant(self, index: int) -> Array | None:
-        """An input, if it is a constant."""
+        """Return an input, if it is a constant."""
         name = self.op.input(index)
         return self.facts.constant(name) if name else None
 
     def is_given(self, index: int) -> bool:
-        """Whether an input is there."""
+        """Whether an input is given."""
         return bool(self.op.input(index))
 
     def ints(self, name: str) -> list[int] | None:
-        """A parameter; None if it is not there or not known."""
+        """Return a parameter; None if it is not given or not known."""
         if name in self.op.attributes:
             return self.numbers(name)
         array = self.constant(self.operator.parameters[name].input)
         return None if array is None or array.dtype.kind not in "iu" else [int(i) for i in array.ravel()]
 
     def has(self, name: str) -> bool:
-        """Whether a parameter is there, known or not."""
+        """Whether a parameter is given, known or not."""
         return name in self.op.attributes or self.is_given(self.operator.parameters[name].input)
 
     def known(self, name: str) -> list[int] | None:
-        """A parameter; None if it is not there."""
+        """Return a parameter; None if it is not given."""
         found = self.ints(name)
         if found is None and self.has(name):
             raise UnknownOpError
@@ -150,7 +150,7 @@ class Call:
 
 
 class Arrays(Call):
-    """An operator and the arrays that it computes with, None for an input left out."""
+    """Operator with the arrays of its inputs, None for an omitted input."""
 
     __slots__ = ("inputs",)
 
@@ -164,15 +164,15 @@ class Arrays(Call):
         self.opset = EVERY_OPSET
 
     def constant(self, index: int) -> Array | None:
-        """An input."""
+        """Return an input."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def is_given(self, index: int) -> bool:
-        """Whether an input is there."""
+        """Whether an input is given."""
         return self.constant(index) is not None
 
     def array(self, index: int = 0) -> Array:
-        """An input that has to be there."""
+        """Return a required input."""
         array = self.inputs[index]
         if array is None:
             raise ValueError(index)
@@ -180,36 +180,36 @@ class Arrays(Call):
 
     @property
     def arrays(self) -> list[Array]:
-        """All inputs."""
+        """Return all inputs."""
         return [self.array(index) for index in range(len(self.inputs))]
 
 
 def bound(shape: Iterable[int]) -> None:
-    """Refuse to compute what is too large."""
+    """Raise LargeResultError if a result is too large to compute."""
     if math.prod(shape) > _MAX_ELEMENTS:
         raise LargeResultError
 
 
 class Operator:
-    """A kind of operator; this base class knows nothing about it."""
+    """Kind of operator. This base class knows no properties."""
 
-    understood: frozenset[str] = frozenset()  # the attributes that `along` has understood
-    max_inputs: int = ENDLESS  # how many inputs it has understood
+    understood: frozenset[str] = frozenset()  # the attributes that `along` supports
+    max_inputs: int = ENDLESS  # the number of inputs that it supports
     parameters: Mapping[str, Parameter] = {}  # attributes in some opsets that are inputs in others
-    size_inputs: tuple[int, ...] = ()  # inputs that are used only as numbers, such as sizes and indices
-    type_inputs: tuple[int, ...] = ()  # inputs that are used only for their element type
-    elements: ClassVar[Elements] = Elements.NEW  # how it arranges the elements of its first input
+    size_inputs: tuple[int, ...] = ()  # inputs that only determine sizes or indices
+    type_inputs: tuple[int, ...] = ()  # inputs that only determine an element type
+    elements: ClassVar[Elements] = Elements.NEW  # arrangement of the first input's elements
     casts: ClassVar[bool] = False  # whether it changes their type, which may round them
-    pointwise: ClassVar[bool] = False  # whether it works element by element, with broadcasting
+    pointwise: ClassVar[bool] = False  # whether it is an elementwise operator with broadcasting
     computes: bool = False  # whether it has a `value`
     keeps_zeros: bool = False  # whether zeros as inputs result in zeros
-    ones_at: tuple[int, ...] = ()  # the inputs at which ones leave the other as it is
+    ones_at: tuple[int, ...] = ()  # the inputs at which ones leave the other unchanged
     dtype: str | int | None = None  # see `dtype_of`
-    resizes: ClassVar[bool] = False  # whether it may change the size of an axis that stays
+    resizes: ClassVar[bool] = False  # whether it may change the size of an axis that it keeps
     window: Literal["", "conv", "pool"] = ""  # whether it is a convolution or a pooling
-    accumulates: float | None = None  # where it adds up or multiplies along an axis, what it begins with
-    filled_by: int | None = None  # the input that says how often it repeats a number
-    # Of a recurrence, the input of each initial state and the output of the last one.
+    accumulates: float | None = None  # initial value of a sum or product along an axis
+    filled_by: int | None = None  # the input with the number of repetitions
+    # For a recurrence: the input of each initial state, and the output of the last state.
     states: tuple[tuple[int, int], ...] = ()
 
     has_shape: ClassVar[bool] = False
@@ -217,7 +217,7 @@ class Operator:
     has_sizes: bool = False
 
     def __init__(self, kind: str, words: str = "", **facts: Any) -> None:
-        """Make a row; `words` are the names of further attributes that it supports."""
+        """Create a row; `words` are the names of further attributes that it supports."""
         self.kind = kind  # ONNX's name; others begin with their domain, as "com.microsoft::Gelu"
         self.understood = frozenset((*words.split(), *self.parameters))
         for name, fact in facts.items():
@@ -230,52 +230,52 @@ class Operator:
         cls.has_sizes = cls.sizes is not Operator.sizes
 
     def understands(self, op: Op) -> bool:
-        """Whether all that an operator says is known."""
+        """Whether all attributes and inputs of an operator are supported."""
         return self.understood.issuperset(op.attributes) and len(op.inputs) <= self.max_inputs
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        """The shape of an output; None if it is not known."""
+        """Return the shape of an output; None if unknown."""
         return None
 
     def dtype_of(self, op: Op) -> str | int | None:
-        """The type of what it gives, or the input that it is that of; None if it is not known."""
+        """Return the type of its outputs, or the index of the input with that type; None if unknown."""
         return self.dtype
 
     def least_rank(self, call: Call, output: int) -> int:
-        """How many axes an output has at least, where its shape is not known."""
+        """Return the minimum rank of an output whose shape is unknown."""
         return 0
 
     def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
-        """The elements of its output, of those of its inputs, where these are sizes."""
+        """Return the elements of its output from those of its inputs, if these are sizes."""
         return None
 
     def value(self, call: Arrays) -> Sequence[Array]:
-        """What it gives."""
+        """Return its outputs."""
         raise UnknownOpError
 
     def along(self, call: Call) -> Iterable[Move]:
-        """Where each axis of each input goes, and what is wrong if it is time; other axes are new."""
+        """Yield the output axis of each input axis, and the hazard if it is time; other axes are new."""
         raise UnknownOpError
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
-        """What the columns of a view of its output are taken from: (columns, view) pairs."""
+        """Return (columns, view) pairs: the sources of the columns of a view of its output."""
         raise UnknownOpError
 
     def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
-        """How it is computed for many values of those inputs that vary."""
+        """Return its vectorization for the inputs that vary."""
         raise UnknownOpError
 
     def drops_ones(self, op: Op) -> bool:
-        """Whether it drops every axis of size 1, whichever those are."""
+        """Whether it drops every axis of size 1."""
         return False
 
     def pads_with_zeros(self, call: Call) -> bool:
-        """Whether what it pads with are zeros that count like any others."""
+        """Whether it pads with zeros that do not differ from other zeros."""
         return False
 
 
 class SameShape(Operator):
-    """An operator whose outputs have the shape of its first input."""
+    """Operator whose outputs have the shape of its first input."""
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape()
@@ -286,21 +286,21 @@ _UNKNOWN = Operator("")
 
 
 def register(*operators: Operator) -> None:
-    """Put operators into the table."""
+    """Add operators to the table."""
     for operator in operators:
         assert operator.kind not in OPERATORS, operator.kind
         OPERATORS[operator.kind] = operator
 
 
 def operator_of(kind: str) -> Operator:
-    """What is known of a kind."""
+    """Return the row of a kind."""
     return OPERATORS.get(kind, _UNKNOWN)
 
 
 def evaluate(
     kind: str, attributes: Mapping[str, Any], inputs: Sequence[Array | None], outputs: int = 1
 ) -> Sequence[Array]:
-    """What an operator gives, computed by NumPy in the element types of its inputs."""
+    """Return an operator's outputs, computed by NumPy in the element types of its inputs."""
     call = Arrays(kind, attributes, inputs, outputs)
     try:
         with np.errstate(all="ignore"):
@@ -310,7 +310,7 @@ def evaluate(
 
 
 def movers(elements: Elements, *, casts: bool = False, without: tuple[str, ...] = ()) -> frozenset[str]:
-    """The kinds that do no more to elements than this."""
+    """Return the kinds that do no more to elements than this."""
     return frozenset(
         kind
         for kind, item in OPERATORS.items()
@@ -321,7 +321,7 @@ def movers(elements: Elements, *, casts: bool = False, without: tuple[str, ...] 
 def along(
     call: Call, axes: Iterable[int], hazard: Hazard = "mixes", message: str = "", keeps: bool = True
 ) -> Iterable[Move]:
-    """These axes of the first input have something done to them, the others stay."""
+    """Yield moves that apply a hazard to these axes of the first input and keep the others."""
     rank = call.rank()
     done, to = {axis % rank for axis in axes}, 0
     for axis in range(rank):

@@ -1,4 +1,4 @@
-"""Operators that select or reorder elements."""
+"""Describe operators that select or reorder elements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from onegru.dataflow.view import Role, View
 
 
 def _cut_axis(view: View, axis: int, cut: tuple[int, int, int], size: Size) -> tuple[Role, Any]:
-    """The role of an axis after a cut (first index, count, step), and its columns if it has any."""
+    """Return the role of an axis after a cut (first index, count, step), and its columns if it has any."""
     role, (start, count, step) = view.roles[axis], cut
     if start >= 0:
         if role == "F":
@@ -48,12 +48,12 @@ def _cut_axis(view: View, axis: int, cut: tuple[int, int, int], size: Size) -> t
 
 
 def _first(start: int, step: int, size: int) -> int:
-    """Where ONNX's Slice starts: backwards from before the beginning, at the first element."""
+    """Return the first index of ONNX's Slice, which for a negative step may be before the beginning."""
     return 0 if step < 0 and start < -size else start
 
 
 def backwards(role: Role, size: Size) -> Role:
-    """The index along an axis of what is turned round along it."""
+    """Return the role of an axis after reversal."""
     if isinstance(role, LoopIndex):
         if role.size == 0:
             return LoopIndex(-role.sign, -1 - role.base, size)
@@ -65,12 +65,12 @@ def backwards(role: Role, size: Size) -> Role:
 
 
 class Turning(Moving):
-    """One that may turn an axis round as a whole."""
+    """Operator that may reverse a whole axis."""
 
     elements: ClassVar[Elements] = Elements.CUT
 
     def reverses(self, call: Call) -> int | None:
-        """The axis that it turns round; None if it does something else."""
+        """Return the axis that it reverses; None for other cases."""
         return None
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
@@ -90,7 +90,7 @@ class Slice(Turning):
     resizes: ClassVar[bool] = True
 
     def cuts(self, call: Call) -> dict[int, tuple[int, int, int]] | None:
-        """Start, end and step for each axis that is cut, as written; None if they are not known."""
+        """Return start, end and step for each sliced axis, as written; None if unknown."""
         starts, ends = call.ints("starts"), call.ints("ends")
         if starts is None or ends is None:
             return None
@@ -100,7 +100,7 @@ class Slice(Turning):
         return {axis % rank: cut for axis, cut in bounds}
 
     def ranges(self, call: Call) -> dict[int, tuple[int, int, int] | None] | None:
-        """For each axis that is cut, first index, count and step; None for one that is taken whole."""
+        """Return first index, count and step for each sliced axis; None for an axis that is kept."""
         ranges: dict[int, tuple[int, int, int] | None] = {}
         cuts = self.cuts(call)
         if cuts is None:
@@ -113,17 +113,17 @@ class Slice(Turning):
                 indices = range(size)[_first(start, step, size) : end : step]
                 ranges[axis] = (indices.start, len(indices), step)
             elif step == 1 and start >= 0 and start < end < ENDLESS:
-                ranges[axis] = (start, end - start, 1)  # until the end of the axis
+                ranges[axis] = (start, end - start, 1)  # to the end of the axis
             elif step == -1 and start in (-1, ENDLESS, 2**63 - 1) and end < -(2**31) + 2:
-                ranges[axis] = (-1, -1, -1)  # backwards, however long it is
+                ranges[axis] = (-1, -1, -1)  # reversed, for any length
             elif step == 1 and start < 0 and (end >= ENDLESS or start < end < 0):
-                ranges[axis] = (start, (0 if end > 0 else end) - start, 1)  # the last ones
+                ranges[axis] = (start, (0 if end > 0 else end) - start, 1)  # the last elements
             else:
                 return None
         return ranges
 
     def index(self, call: Call) -> tuple[int, LoopIndex] | None:
-        """The axis of which it takes the one slice that a loop's iteration says, and its index."""
+        """Return the axis with the slice at a loop's iteration, and its index."""
         facts, inputs = call.facts, call.op.inputs
         if len(inputs) < 4 or not facts.indices or (call.ints("steps") or [1]) != [1]:
             return None
@@ -179,7 +179,7 @@ class Slice(Turning):
 
     def bounds(self, call: Call, axis: int) -> tuple[int, int | None, int] | None:
         """Return start, end (None: the axis's end) and step of a slice of an axis."""
-        # If the axis's size is known, none is negative; otherwise negative indices count from the end.
+        # If the axis's size is known, no bound is negative. Otherwise negative bounds count from the end.
         size = call.shape()[axis]
         if call.has("axes") and call.ints("axes") is None:
             return None
@@ -276,7 +276,7 @@ class Gather(Turning):
             yield self._taken(call, taken) if (move.input, move.axis) == (0, taken) else move
 
     def _taken(self, call: Call, taken: int) -> Move:
-        """How the indexed axis appears in the output."""
+        """Return the move of the indexed axis."""
         indices, size, sizes = call.constant(1), call.shape()[taken], call.shape(1)
         wide = [axis for axis, many in enumerate(sizes) if many != 1] or [*range(len(sizes))][-1:]
         to = taken + wide[0] if len(wide) == 1 else None
@@ -321,7 +321,7 @@ class Gather(Turning):
         raise UnknownOpError
 
     def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
-        """Slices of what changes, or rows of a table that does not."""
+        """Vectorize slices of varying data, or rows of a constant table."""
         axis = call.axis(0)
         if varies[0] == varies[1] or (axis and not varies[0]):
             raise UnknownOpError("its indices change")
@@ -336,7 +336,7 @@ class Split(Moving):
     elements: ClassVar[Elements] = Elements.CUT
 
     def parts(self, call: Call) -> list[int]:
-        """The sizes of the parts."""
+        """Return the sizes of the parts."""
         sizes, whole, count = call.known("split"), call.shape()[call.axis(0)], len(call.op.outputs)
         if sizes is not None:
             return sizes
@@ -367,7 +367,7 @@ class Split(Moving):
 
 
 class ReverseSequence(SameShape, Turning):
-    elements: ClassVar[Elements] = Elements.NEW  # which of them go where depends on lengths
+    elements: ClassVar[Elements] = Elements.NEW  # the arrangement depends on lengths
     size_inputs: tuple[int, ...] = (1,)
     max_inputs: int = 2
 
@@ -389,14 +389,14 @@ class ReverseSequence(SameShape, Turning):
 
 
 class Part(Operator):
-    """One that takes some of the elements, of which no more is known."""
+    """Operator that selects some of the elements in an unknown way."""
 
     elements: ClassVar[Elements] = Elements.CUT
     resizes: ClassVar[bool] = True
 
 
 def reversed_axis(facts: Facts, op: Op) -> int | None:
-    """The axis that an operator turns round as a whole; None if it does something else."""
+    """Return the axis that an operator reverses completely; None for other operators."""
     operator = operator_of(op.kind)
     try:
         return operator.reverses(Call(op, facts)) if isinstance(operator, Turning) else None

@@ -1,4 +1,4 @@
-"""Operators that read or write elements at indices, which may be computed."""
+"""Describe operators that read or write elements at indices, which may be computed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WRITES = "writes steps by their places in a run"
 
 
 def looked_up(call: Call, first: int, count: int, rank: int, batch: int = 0) -> Iterator[Move]:
-    """The moves of data that indices look up, and of these indices, whose axes replace some of the data's."""
+    """Yield the moves of indexed data, and of the indices, whose axes replace some of the data's."""
     for axis in range(call.rank()):
         if axis < first:
             yield Move(0, axis, axis)
@@ -34,7 +34,7 @@ def looked_up(call: Call, first: int, count: int, rank: int, batch: int = 0) -> 
 
 
 def counted(facts: Facts, name: str) -> Size | None:
-    """How many integers a value has that are 0, 1, 2 and so on; None for other values."""
+    """Return the number of elements of a value with the integers 0, 1, 2, …; None for others."""
     for _ in range(20):
         op = facts.producer(name := facts.resolve(name))
         if op is None or facts.dtype(name) not in ("int32", "int64"):
@@ -50,13 +50,13 @@ def counted(facts: Facts, name: str) -> Size | None:
 
 
 def _is_zero(facts: Facts, name: str) -> bool:
-    """Whether a value is one zero, in any number of axes."""
+    """Whether a value is a single zero, of any rank."""
     shape = facts.shape(name)
     return facts.fill(name) == 0 and shape is not None and all(size == 1 for size in shape)
 
 
 class Lookup(Operator):
-    """One whose output has elements of the data, its first input, at indices."""
+    """Operator whose output has elements of the data, its first input, at indices."""
 
     max_inputs: int = 2
     dtype: str | int | None = 0
@@ -64,7 +64,7 @@ class Lookup(Operator):
 
 
 class BatchGather(Lookup):
-    """OpenVINO's Gather, whose data and indices may have their first axes in common."""
+    """OpenVINO's Gather, whose data and indices may share their first axes."""
 
     def along(self, call: Call) -> Iterator[Move]:
         rank = call.rank(1)
@@ -74,7 +74,7 @@ class BatchGather(Lookup):
 
 class GatherND(Lookup):
     def _parts(self, call: Call) -> tuple[int, int, int]:
-        """How many leading axes are shared, how many axes after them are looked up, and the indices' rank."""
+        """Return the numbers of shared leading axes and of indexed axes after them, and the indices' rank."""
         count = call.shape(1)[-1]
         if not isinstance(count, int):
             raise UnknownOpError
@@ -91,7 +91,7 @@ class GatherND(Lookup):
 
 
 class GatherElements(Lookup):
-    """One index for each element of the output, along one axis of the data."""
+    """Operator with one index for each output element, along one axis of the data."""
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape(1)
@@ -118,14 +118,14 @@ class Bag(Lookup):
 
 
 class OneHot(Operator):
-    """A new axis with one number at the index and another one elsewhere; depth is the size of the axis."""
+    """Operator with a new axis: one value at the index, another elsewhere. Its size is the depth."""
 
     max_inputs: int = 3
     size_inputs: tuple[int, ...] = (1,)
     dtype: str | int | None = 2
 
     def new_axis(self, call: Call) -> int:
-        """The new axis."""
+        """Return the new axis."""
         axis: int = call.get("axis", -1)
         return axis % (call.rank() + 1)
 
@@ -142,7 +142,7 @@ class OneHot(Operator):
 
 
 class Bucketize(SameShape):
-    """The index of the bucket of each element of the first input; the second input has the bounds."""
+    """Index of the bucket of each element of the first input; the second input has the boundaries."""
 
     max_inputs: int = 2
 
@@ -152,13 +152,13 @@ class Bucketize(SameShape):
 
 
 class Scatter(SameShape):
-    """One that writes updates, its third input, into the data at indices, its second one."""
+    """Operator that writes updates, its third input, into the data at indices, its second input."""
 
     max_inputs: int = 3
     dtype: str | int | None = 0
 
     def written(self, call: Call) -> tuple[int, int, int]:
-        """The first axis of the data that is indexed, how many are, and by how many axes of the indices."""
+        """Return the first indexed axis of the data, the number of such axes, and of the indices' axes."""
         return call.axis(), 1, call.rank(1)
 
     def along(self, call: Call) -> Iterator[Move]:
@@ -183,7 +183,7 @@ class ScatterND(Scatter):
 
 
 class ScatterElements(Scatter):
-    """One index for each update, along one axis of the data."""
+    """Operator with one index for each update, along one axis of the data."""
 
     def along(self, call: Call) -> Iterator[Move]:
         written = call.axis(0)
@@ -197,7 +197,7 @@ class ScatterElements(Scatter):
 
 
 def _beside(index: int, axis: int, size: Size, wanted: Size, message: str) -> Move:
-    """The move of an axis of the data; the indices may have fewer elements along it."""
+    """Return the move of an axis of the data; the indices may have fewer elements along it."""
     is_whole = size == wanted or (isinstance(size, str) and isinstance(wanted, str))
     return Move(index, axis, axis) if is_whole else Move(index, axis, axis, 0, "remembers", message)
 

@@ -1,4 +1,4 @@
-"""Operators that create or repeat elements."""
+"""Describe operators that create or repeat elements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from onegru.dataflow.view import Role, View
 
 
 class Repeating(Moving):
-    """One that repeats elements, as often as its second input says."""
+    """Operator that repeats elements; its second input is the number of repetitions."""
 
     elements: ClassVar[Elements] = Elements.REPEATED
     size_inputs: tuple[int, ...] = (1,)
@@ -67,7 +67,7 @@ class Expand(Repeating):
 
 
 def broadcast_view(view: View, name: str, shape: Shape, output_shape: Shape) -> View:
-    """The view of an input of an operator that works element by element, with broadcasting."""
+    """Return the view of an input of an elementwise operator with broadcasting."""
     missing = len(output_shape) - len(shape)
     roles: list[Role] = []
     kept: list[int] = []
@@ -121,7 +121,7 @@ class Tile(Repeating):
 
 
 class Making(Operator):
-    """One that makes numbers of sizes: nothing of it is along time."""
+    """Operator that creates values from sizes, without a time axis."""
 
     def along(self, call: Call) -> Iterator[Move]:
         return iter(())
@@ -180,7 +180,7 @@ class Range(Making):
 
 
 class Broadcast(Operator):
-    """OpenVINO's, of a kind that is not ONNX's Expand."""
+    """OpenVINO's Broadcast of a mode that differs from ONNX's Expand."""
 
     elements: ClassVar[Elements] = Elements.REPEATED
 

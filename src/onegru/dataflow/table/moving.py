@@ -1,4 +1,4 @@
-"""Operators that reorder, add, drop and join axes."""
+"""Describe operators that reorder, add, drop and join axes."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from onegru.dataflow.table.base import (
 )
 from onegru.dataflow.view import Role, View
 
-#: The axis of the input that each axis of the output is; None for a new one of size 1.
+#: The input axis for each output axis; None for a new one of size 1.
 Axes = tuple[int | None, ...]
 
 
 class Moving(Operator):
-    """An operator whose output has elements of its inputs, and no others."""
+    """Operator whose output has only elements of its inputs."""
 
     computes: bool = True
     dtype: str | int | None = 0
 
 
 class AxisMove(Moving):
-    """One that orders, drops and adds axes: `axes` says all there is to say of it."""
+    """Operator that reorders, drops and adds axes. `axes` describes it completely."""
 
     elements: ClassVar[Elements] = Elements.KEPT
     keeps_zeros: bool = True
 
     def axes(self, call: Call) -> Axes:
-        """The axis of the input that each axis of the output is."""
+        """Return the input axis for each output axis."""
         return tuple(range(call.rank()))
 
     def shape(self, call: Call, output: int) -> Shape | None:
@@ -138,7 +138,7 @@ class Cast(Identity):
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         before, after = call.facts.dtype(call.op.inputs[0]), call.get("dtype")
         if after not in ("float16", "bfloat16", "float32", "float64") or before not in ("bool", after):
-            raise UnknownOpError("rounds")  # no part of a cell
+            raise UnknownOpError("rounds")  # not a part of a cell
         return super().source(call, view)
 
 
@@ -195,7 +195,7 @@ class Unsqueeze(AxisMove):
 
 
 class Reshape(Moving):
-    """Where its axes go, `timeline.axes` says: by sizes, not by axes."""
+    """Reshape. `timeline.axes` follows its axes by their sizes."""
 
     parameters: Mapping[str, Parameter] = {"shape": Parameter(1, since=5)}
     size_inputs: tuple[int, ...] = (1,)
@@ -258,7 +258,7 @@ class Reshape(Moving):
         before, after, roles = source[:split], target[:first], view.roles[:first]
         if all(role == "R" for role in roles):
             inner: list[Role] = ["R"] * split
-        else:  # indices are only followed through axes that stay
+        else:  # indices are only followed through unchanged axes
             kept = [(size, role) for size, role in zip(after, roles, strict=True) if size != 1 or role != "R"]
             wide = [size for size in before if size != 1]
             if [size for size, _ in kept if size != 1] != wide or any(size == 1 for size, _ in kept):
@@ -272,7 +272,7 @@ class Reshape(Moving):
         return [(view.columns, View(call.op.inputs[0], (*inner, *["F"] * len(wanted)), index))]
 
     def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
-        """To sizes of which one may be open."""
+        """Vectorize for output sizes with at most one dynamic size."""
         shape = call.facts.shape(call.op.outputs[0])
         if shape is None or 0 in shape:
             raise UnknownOpError("its sizes are open")
@@ -341,7 +341,7 @@ class Concat(Moving):
 
 
 def moved_axes(facts: Facts, op: Op) -> Axes | None:
-    """Where an operator puts the axes of its input; None if it does something else, or that is not known."""
+    """Return the new order of an operator's input axes; None if unknown, or for other operators."""
     operator = operator_of(op.kind)
     if not isinstance(operator, AxisMove) or op.kind not in AXIS_MOVES:
         return None
@@ -358,7 +358,7 @@ register(
     *(Flatten("Flatten", "axis"), Concat("Concat", "axis")),
 )
 
-#: Transpose, Squeeze, Unsqueeze and Identity: they know axes, and no sizes.
+#: Transpose, Squeeze, Unsqueeze and Identity, which depend on axes and not on sizes.
 AXIS_MOVES = frozenset(
     kind
     for kind, item in OPERATORS.items()
@@ -367,7 +367,7 @@ AXIS_MOVES = frozenset(
 
 
 def axis_moves(dropped: Sequence[int], order: Sequence[int], added: Sequence[int]) -> list[Op]:
-    """The fewest operators, still without inputs and outputs, that move axes."""
+    """Return the fewest operators that move axes, still without inputs and outputs."""
     moves = [
         Op("Squeeze", (), (), {"axes": tuple(dropped)}, name=""),
         Op("Transpose", (), (), {"perm": tuple(order)}, name=""),

@@ -1,4 +1,4 @@
-"""Operators that work element by element: a row for each."""
+"""Describe elementwise operators, with a row for each."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from onegru.dataflow.table.base import (
     register,
 )
 
-_MAX_NAME = 200  # of a product of sizes
+_MAX_NAME = 200  # characters in the name of a product of sizes
 
 
 def broadcast(shapes: Iterable[Shape]) -> Shape:
-    """The shape of an operator that works element by element."""
+    """Return the output shape of an elementwise operator."""
     shapes = list(shapes)
     rank = max(map(len, shapes))
     result: list[Size] = []
@@ -41,19 +41,19 @@ def broadcast(shapes: Iterable[Shape]) -> Shape:
 
 
 class Pointwise(Operator):
-    """One that works element by element, with broadcasting."""
+    """Elementwise operator with broadcasting."""
 
     pointwise: ClassVar[bool] = True
     dtype: str | int | None = 0
-    of_sizes: Callable[[int, int], int] | None = None  # its value of two sizes, if it may be followed
-    neutral: int | None = None  # of two sizes, the one that leaves the other as it is
-    settings: bool = False  # whether its other inputs are single numbers, which do not broadcast
+    of_sizes: Callable[[int, int], int] | None = None  # its value for two sizes, if it may be followed
+    neutral: int | None = None  # the size that leaves another size unchanged
+    settings: bool = False  # whether its other inputs are single values, which do not broadcast
 
     def __init__(
         self, kind: str, compute: Callable[[Arrays], Array] | None = None, words: str = "", **facts: Any
     ) -> None:
         super().__init__(kind, words, **facts)
-        self.compute = compute  # its value; None if it is not computed here
+        self.compute = compute  # its value; None if onegru does not compute it
         self.computes = compute is not None
         self.has_sizes = self.of_sizes is not None
 
@@ -83,7 +83,7 @@ class Pointwise(Operator):
         return [np.asarray(self.compute(call))]
 
     def along(self, call: Call) -> Iterator[Move]:
-        """Sizes are aligned at the end."""
+        """Yield the moves of axes, which are aligned at the end."""
         shapes = call.shapes[:1] if self.settings else call.shapes
         given = (k for k in range(1, len(call.shapes)) if call.is_given(k))
         if self.settings and any(size != 1 for k in given for size in call.shape(k)):
@@ -106,18 +106,18 @@ class Pointwise(Operator):
 
 
 def same_length(parts: list[Sizes]) -> list[Sizes]:
-    """Lists of sizes, of which those of one are repeated."""
+    """Repeat single elements to the length of the longest list."""
     length = max(map(len, parts))
     return [part * (length // len(part)) for part in parts]
 
 
 class Equal(Pointwise):
-    """Of sizes: 1 where two are the same, 0 where they cannot be, as no size is less than 0."""
+    """Comparison of sizes: 1 if equal, 0 if they cannot be equal, because sizes are not negative."""
 
     def _of_sizes(self, a: Size, b: Size) -> Size | None:
         numbers = [item for item in (a, b) if isinstance(item, int)]
         if (len(numbers) == 1 and numbers[0] >= 0) or (not numbers and a != b):
-            return None  # sizes of other names may be the same
+            return None  # sizes with different names may be equal
         return int(a == b)
 
 
@@ -126,7 +126,7 @@ class Div(Pointwise):
         is_whole = (call.facts.dtype(call.op.inputs[0]) or "").startswith(("int", "uint"))
         pairs = zip(*same_length(parts), strict=True)
         if not is_whole and any(isinstance(a, int) and isinstance(b, int) and a % b for a, b in pairs):
-            return None  # a fraction, which is no size
+            return None  # a fraction is not a size
         return super().sizes(call, parts)
 
 
@@ -161,7 +161,7 @@ def _unary(function: Callable[[Array], Any]) -> Callable[[Arrays], Array]:
 
 
 def _power(x: Array, exponent: Array) -> Array:
-    """In the type of x, for any type of the exponent."""
+    """Return the power in the type of x, for any type of the exponent."""
     return np.asarray(np.power(x, exponent)).astype(x.dtype, copy=False)
 
 
@@ -183,7 +183,7 @@ def _divide(first: Array, second: Array) -> Array:
 
 
 def _whole(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array]:
-    """The same of integers alone: of others it jumps."""
+    """Return a function that computes integers only, because others would have jumps."""
 
     def compute(call: Arrays) -> Array:
         if any(array.dtype.kind not in "iu" for array in call.arrays) or not np.all(call.array(1)):
@@ -205,7 +205,7 @@ def _clip(call: Arrays) -> Array:
 
 
 def _activation(name: str) -> Pointwise:
-    """The operator of an activation function."""
+    """Return the operator of an activation function."""
     kind = ACTIVATIONS[name]
 
     def compute(call: Arrays) -> Array:

@@ -1,4 +1,4 @@
-"""Products of matrices and tensors."""
+"""Describe matrix and tensor products."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class MatMul(Operator):
 
 
 class MatMulInteger(MatMul):
-    """Its inputs may have zero points: one, or one for each row or column."""
+    """MatMul whose inputs may have zero points: one, or one for each row or column."""
 
     computes: bool = False
     max_inputs: int = 4
@@ -86,7 +86,7 @@ class MatMulInteger(MatMul):
 
 
 class FusedMatMul(MatMul):
-    """MatMul of matrices that are turned before, and a factor, as ONNX Runtime's optimizer writes them."""
+    """MatMul with optional transposed inputs and a factor, from ONNX Runtime's optimizer."""
 
     def understands(self, op: Op) -> bool:
         return super().understands(op) and not any(op.attributes.get(f"transBatch{end}") for end in "AB")
@@ -96,7 +96,7 @@ class FusedMatMul(MatMul):
         return bool(call.get(("transA", "transB")[index])) and call.rank(index) > 1
 
     def _plain(self, call: Call) -> Call:
-        """The MatMul after the Transposes."""
+        """Return the MatMul after the Transposes."""
         if not self.understands(call.op):
             raise UnknownOpError
         shapes = [call.shape(0), call.shape(1)]
@@ -152,7 +152,7 @@ class Gemm(Operator):
 
 
 class FusedGemm(Gemm):
-    """Gemm and an activation of what it gives, as ONNX Runtime's optimizer writes them."""
+    """Gemm with an activation of its output, from ONNX Runtime's optimizer."""
 
     def understands(self, op: Op) -> bool:
         return super().understands(op) and str(op.attributes.get("activation")) in ACTIVATIONS
@@ -165,13 +165,13 @@ class FusedGemm(Gemm):
 
 
 def activation_numbers(op: Op) -> dict[str, Any]:
-    """The attributes of a fused activation, by their names in its own operator."""
+    """Return the attributes of a fused activation, by their names in the activation's operator."""
     start = "activation_"
     return {key.removeprefix(start): item for key, item in op.attributes.items() if key.startswith(start)}
 
 
 def einsum_terms(op: Op, ranks: Sequence[int] = ()) -> list[str] | None:
-    """The letters of an Einsum's inputs and of its output; None if it needs ranks that do not fit it."""
+    """Return the letters of an Einsum's inputs and output; None if the ranks do not fit."""
     left, arrow, right = str(op.attributes.get("equation", "")).replace(" ", "").partition("->")
     terms = left.split(",")
     if arrow and "." not in left + right:
@@ -192,7 +192,7 @@ class Einsum(Operator):
     dtype: str | int | None = 0
 
     def terms(self, call: Call) -> tuple[list[tuple[str, Shape]], str]:
-        """The letters of each input with its shape, and the letters of the output."""
+        """Return the letters of each input with its shape, and the letters of the output."""
         shapes = [call.shape(index) for index in range(len(call.op.inputs))]
         terms = einsum_terms(call.op, [len(shape) for shape in shapes])
         if terms is None:
@@ -218,7 +218,7 @@ class Einsum(Operator):
         for index, (term, shape) in enumerate(inputs):
             for axis, letter in enumerate(term):
                 if shape[axis] == 1 and letter in wide:
-                    continue  # of which there is one for all
+                    continue  # one for all
                 if letter in right:
                     yield Move(index, axis, right.index(letter))
                 else:
@@ -226,7 +226,7 @@ class Einsum(Operator):
 
 
 class Attention(Operator):
-    """OpenVINO's, of queries [..., L, E], keys [..., S, E], values [..., S, V] and a mask [..., L, S]."""
+    """OpenVINO's attention: queries [..., L, E], keys [..., S, E], values [..., S, V], mask [..., L, S]."""
 
     dtype: str | int | None = 0
     max_inputs: int = 5

@@ -1,4 +1,4 @@
-"""Recurrences, in ONNX's and OpenVINO's forms."""
+"""Describe recurrences in ONNX's and OpenVINO's forms."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _SUMS = "sums over all steps of a run"
 
 
 class Recurrence(Operator):
-    """ONNX's: of X, W, R, B, the lengths and initial states, Y and the last states."""
+    """ONNX's recurrence: inputs X, W, R, B, lengths and initial states; outputs Y and the last states."""
 
     dtype: str | int | None = 0
-    lengths: int = 4  # the input with the lengths of rows
-    recurrent_weights: int = 2  # that with R
-    attention: int | None = None  # that with the attention of each step; None if it has none
+    lengths: int = 4  # the input with the lengths
+    recurrent_weights: int = 2  # the input with R
+    attention: int | None = None  # the input with attention scores for each step; None if it has none
 
     def is_batch_first(self, op: Op) -> bool:
-        """Whether rows come before time in X, and before directions in states."""
+        """Whether the batch axis precedes time in X, and directions in states."""
         return bool(op.attributes.get("layout", 0) == 1)
 
     def time_axis(self, op: Op) -> int:
-        """The axis of X that is time."""
+        """Return the time axis of X."""
         return 1 if self.is_batch_first(op) else 0
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        """Y, then the last states."""
+        """Return the shape of Y or a last state."""
         X, R = call.shape(), call.shape(self.recurrent_weights)
         if len(X) != 3 or len(R) != 3:
             return None
@@ -40,7 +40,7 @@ class Recurrence(Operator):
         return 3 if output else 4
 
     def y_time(self, op: Op) -> int:
-        """The axis of Y that is time."""
+        """Return the time axis of Y."""
         return self.time_axis(op)
 
     def along(self, call: Call) -> Iterator[Move]:
@@ -64,7 +64,7 @@ class Recurrence(Operator):
 
 
 class Sequence(Recurrence):
-    """OpenVINO's: of X, the initial states, the lengths, W, R and B, Y and the last states."""
+    """OpenVINO's sequence: inputs X, initial states, lengths, W, R and B; outputs Y and the last states."""
 
     lengths: int = 2
 
@@ -87,7 +87,7 @@ class Sequence(Recurrence):
 
 
 class Cell(Operator):
-    """OpenVINO's: one step of each row."""
+    """OpenVINO's cell: one step for each row."""
 
     def along(self, call: Call) -> Iterator[Move]:
         yield from (Move(0, 0, 0, output) for output in range(len(call.op.outputs)))
@@ -95,13 +95,13 @@ class Cell(Operator):
 
 
 def recurrence_of(op: Op) -> Recurrence | None:
-    """The row of a recurrence; None for any other operator."""
+    """Return the row of a recurrence; None for other operators."""
     found = operator_of(op.kind)
     return found if isinstance(found, Recurrence) else None
 
 
 def recurrent(op: Op) -> Recurrence:
-    """The row of an operator that is a recurrence."""
+    """Return the row of a recurrence."""
     found = operator_of(op.kind)
     assert isinstance(found, Recurrence)
     return found

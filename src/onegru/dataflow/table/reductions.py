@@ -1,4 +1,4 @@
-"""Operators that compute over whole axes: reductions, normalizations and sums."""
+"""Describe operators that compute over whole axes: reductions, normalizations and sums."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _PER_STEP = "has a separate parameter for each step"
 
 
 class Reduction(Operator):
-    """One that combines elements along axes."""
+    """Operator that combines elements along axes."""
 
     parameters: Mapping[str, Parameter] = {"axes": Parameter(1, since=18)}
     dtype: str | int | None = 0
 
     def __init__(self, kind: str, combine: Callable[..., Any] | None = None) -> None:
         super().__init__(kind, "keepdims noop_with_empty_axes")
-        self.combine = combine  # None if it is not computed here
+        self.combine = combine  # None if onegru does not compute it
         self.computes = combine is not None
 
     def axes(self, call: Call) -> list[int]:
-        """Those along which it combines."""
+        """Return the axes along which it combines."""
         axes = call.known("axes")
         if not axes:
             axes = [] if call.get("noop_with_empty_axes") else list(range(call.rank()))
@@ -56,7 +56,7 @@ class Reduction(Operator):
     def value(self, call: Arrays) -> Sequence[Array]:
         axes, x = self.axes(call), call.array()
         if self.combine is None or not call.known("axes"):
-            raise UnknownOpError  # all of them, or none
+            raise UnknownOpError  # all of them or none
         y = self.combine(x, axis=tuple(axes), keepdims=bool(call.get("keepdims", 1)))
         return [np.asarray(y).astype(x.dtype, copy=False)]
 
@@ -77,7 +77,7 @@ class ReduceSum(Reduction):
 
 
 class GlobalPool(Operator):
-    """One that reduces all axes after the channels to size 1."""
+    """Operator that reduces all axes after the channels to size 1."""
 
     dtype: str | int | None = 0
 
@@ -101,16 +101,16 @@ class ArgReduction(Operator):
 
 
 class Norm(Operator):
-    """One that keeps its first input's shape, and computes each element from those along some axes."""
+    """Operator that keeps the first input's shape; an element depends on all elements along some axes."""
 
     dtype: str | int | None = 0
-    first: int = 0  # the first of these axes; they are all from it on
+    first: int = 0  # the first of these axes; they include all later ones
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape() if output == 0 else None
 
     def axes(self, call: Call) -> Iterable[int]:
-        """The axes along which it computes."""
+        """Return the axes along which it computes."""
         return range(self.first, call.rank())
 
     def along(self, call: Call) -> Iterable[Move]:
@@ -118,7 +118,7 @@ class Norm(Operator):
 
 
 class OverAxis(Norm):
-    """One that computes along one axis."""
+    """Operator along one axis."""
 
     def axes(self, call: Call) -> Iterable[int]:
         return [call.axis(self.first)]
@@ -133,14 +133,14 @@ class TopK(OverAxis):
 
 
 class Softmax(Norm):
-    """Before opset 13, over all axes from one on."""
+    """Softmax before opset 13, over all axes from one on."""
 
     def axes(self, call: Call) -> Iterable[int]:
         return [call.axis(-1)] if call.opset >= 13 else range(call.axis(1), call.rank())
 
 
 class OverAxes(Norm):
-    """One whose axes are a parameter."""
+    """Operator with a parameter for its axes."""
 
     parameters: Mapping[str, Parameter] = {"axes": Parameter(1)}
 
@@ -155,7 +155,7 @@ class LayerNorm(Norm):
 
     def along(self, call: Call) -> Iterator[Move]:
         yield from super().along(call)
-        for index in range(1, len(call.op.inputs)):  # scale and bias may have as many axes as what they scale
+        for index in range(1, len(call.op.inputs)):  # scale and bias may have the rank of the scaled value
             size = call.rank(index) if call.is_given(index) else 0
             yield from (Move(index, axis, call.rank() - size + axis) for axis in range(size))
 
@@ -203,7 +203,7 @@ class DynamicQuantization(Operator):
 
 
 class Accumulation(SameShape):
-    """One that combines each element with all before it along an axis."""
+    """Operator that combines each element with all before it along an axis."""
 
     parameters: Mapping[str, Parameter] = {"axis": Parameter(1)}
     max_inputs: int = 2
@@ -218,7 +218,7 @@ class Accumulation(SameShape):
         (axis,), x = call.known("axis") or (0,), call.array()
         x = np.flip(x, axis) if call.get("reverse") else x
         y = self.combine.accumulate(x, axis, dtype=x.dtype)
-        if call.get("exclusive"):  # what comes before each
+        if call.get("exclusive"):  # the elements before each
             y = np.roll(y, 1, axis)
             y[(slice(None),) * (axis % y.ndim) + (slice(0, 1),)] = self.accumulates
         return [np.flip(y, axis) if call.get("reverse") else y]

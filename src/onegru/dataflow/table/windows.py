@@ -1,4 +1,4 @@
-"""Operators that read windows of an axis or change its ends: convolutions, poolings, Pad and Resize."""
+"""Describe operators on windows or ends of an axis: convolutions, poolings, Pad and Resize."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _SUMS = "sums over all steps of a run"
 
 
 class Window(Operator):
-    """A convolution or a pooling: y[t] of x[t·stride + k·dilation - pad_begin], k = 0 … size - 1."""
+    """Convolution or pooling: y[t] depends on x[t·stride + k·dilation - pad_begin], k = 0 … size - 1."""
 
     dtype: str | int | None = 0
     resizes: ClassVar[bool] = True
 
     def sizes_of_window(self, call: Call) -> list[Size]:
-        """The sizes of the window along each axis after the channels."""
+        """Return the sizes of the window along each axis after the channels."""
         sizes = call.numbers("kernel_shape")
         return list(sizes or call.shape(1)[2 - call.rank() :])
 
     def counts(self, call: Call, name: str, default: int = 1) -> list[int]:
-        """An attribute with a number for each axis after the channels."""
+        """Return an attribute with a number for each axis after the channels."""
         return call.numbers(name) or [default] * (call.rank() - 2)
 
     def pads(self, call: Call) -> list[int]:
-        """The padding at the begin of each axis after the channels, then at the end of each."""
+        """Return the leading padding of each axis after the channels, then the trailing padding of each."""
         count, auto = call.rank() - 2, str(call.get("auto_pad", "NOTSET")).upper()
         if not auto.startswith("SAME"):
             return [0] * (2 * count) if auto == "VALID" else call.numbers("pads") or [0] * (2 * count)
@@ -37,23 +37,23 @@ class Window(Operator):
         window = [size if isinstance(size, int) else 0 for size in self.sizes_of_window(call)]
         reaches = [(size - 1) * by for size, by in zip(window, dilations, strict=True)]
         if self.window == "pool" and any(by != 1 for by in dilations):
-            raise UnknownOpError  # runtimes do not agree
+            raise UnknownOpError  # runtimes differ
         for axis, (stride, size) in enumerate(zip(strides, call.shape()[2:], strict=True)):
             if stride != 1 and not isinstance(size, int):
-                raise UnknownOpError  # how many it puts there depends on a size that is not known
+                raise UnknownOpError  # the padding depends on an unknown size
             if stride != 1 and isinstance(size, int):
                 reaches[axis] = max((-(-size // stride) - 1) * stride + reaches[axis] + 1 - size, 0)
         ends = [reach // 2 + (reach % 2 if auto == "SAME_UPPER" else 0) for reach in reaches]
         return [*(reach - end for reach, end in zip(reaches, ends, strict=True)), *ends]
 
     def unpadded(self, call: Call, axis: int) -> list[int]:
-        """The padding with none along an axis: each step of the output has all steps that it reads."""
+        """Return the padding with zero along an axis, so that each output step has all its input steps."""
         pads, count = self.pads(call), call.rank() - 2
         pads[axis - 2] = pads[axis - 2 + count] = 0
         return pads
 
     def channels(self, call: Call) -> Size:
-        """How many the output has."""
+        """Return the number of output channels."""
         return call.shape()[1] if self.window == "pool" else call.shape(1)[0]
 
     def shape(self, call: Call, output: int) -> Shape | None:
@@ -110,14 +110,14 @@ class Window(Operator):
 
 
 class FusedConvolution(Window):
-    """Conv and an activation of what it gives, as ONNX Runtime's optimizer writes them."""
+    """Conv with an activation of its output, from ONNX Runtime's optimizer."""
 
     def understands(self, op: Op) -> bool:
         return super().understands(op) and str(op.attributes.get("activation")) in _FUSED
 
 
 class GroupConvolution(Window):
-    """OpenVINO's, whose weights have the groups first: [groups, out, in, …]."""
+    """OpenVINO's convolution whose weights begin with groups: [groups, out, in, …]."""
 
     def channels(self, call: Call) -> Size:
         groups, out = call.shape(1)[:2]
@@ -125,9 +125,9 @@ class GroupConvolution(Window):
 
 
 class Deconvolution(Window):
-    """A transposed convolution: with stride 1, a convolution with a reversed kernel and full padding."""
+    """Transposed convolution: with stride 1, a convolution with a reversed kernel and full padding."""
 
-    # Its own padding cuts these off again.
+    # Its own padding cuts these steps off again.
 
     def shape(self, call: Call, output: int) -> Shape | None:
         spatial, kernel = call.rank() - 2, call.shape(1)[2:]
@@ -161,7 +161,7 @@ class Deconvolution(Window):
                 yield Move(0, k + 2, k + 2, 0, "", message, *spread)
 
     def _spread(self, call: Call, k: int, size: Size) -> tuple[int, int, int] | None:
-        """What it adds at both ends of an axis after the channels, and its reach; None if not known."""
+        """Return the steps added at both ends of an axis, and its reach; None if unknown."""
         count, auto = call.rank() - 2, str(call.get("auto_pad", "NOTSET")).upper()
         pads = call.numbers("pads") or [0] * (2 * count)
         is_given = bool(call.numbers("output_shape")) or call.is_given(2 if "::" in self.kind else 99)
@@ -194,7 +194,7 @@ class Pad(Operator):
     resizes: ClassVar[bool] = True
 
     def pads(self, call: Call) -> list[tuple[int, int]]:
-        """The padding at the begin and at the end of each axis."""
+        """Return the leading and trailing padding of each axis."""
         pads = call.known("pads") or call.numbers("paddings")
         axes = [axis % call.rank() for axis in call.known("axes") or range(call.rank())]
         if len(pads) != 2 * len(axes):
@@ -225,7 +225,7 @@ class Resize(Operator):
     resizes: ClassVar[bool] = True
 
     def axes(self, call: Call) -> list[int]:
-        """The axes that its scales or sizes are for."""
+        """Return the axes of its scales or sizes."""
         return [axis % call.rank() for axis in call.numbers("axes", range(call.rank()))]
 
     def shape(self, call: Call, output: int) -> Shape | None:
@@ -250,14 +250,14 @@ class Resize(Operator):
         return not is_cropped and call.get("keep_aspect_ratio_policy", "stretch") == "stretch"
 
     def _scaled(self, size: Size, scale: float) -> Size | None:
-        """A size times a scale; None where that is not known or rounding decides it."""
+        """Return a size times a scale; None if unknown, or if rounding decides it."""
         if isinstance(size, str) or scale == 1:
             return size if scale == 1 else None
         exact, rounded = size * scale, np.float32(size) * np.float32(scale)
         return int(exact) if int(exact) == int(rounded) else None
 
     def along(self, call: Call) -> Iterator[Move]:
-        """An axis stays if its scale is 1 or its size is; whether that stays is asked where it is time."""
+        """Yield the moves of axes. An axis stays if its scale is 1, or if its size stays."""
         shape, out, axes = call.shape(), call.facts.shape(call.op.outputs[0]), self.axes(call)
         if not self._is_plain(call):
             raise UnknownOpError
@@ -269,7 +269,7 @@ class Resize(Operator):
             yield Move(0, axis, axis) if is_same else Move(0, axis, axis, 0, "mixes", "resizes time")
 
     def scales(self, call: Call) -> Sequence[float] | None:
-        """By how much each of its axes becomes longer; None if sizes say so."""
+        """Return the scale of each axis; None if sizes determine it."""
         if (scales := call.get("scales")) is not None:
             return list(scales)
         found = call.constant(1 if len(call.op.inputs) < 3 else 2)
@@ -278,7 +278,7 @@ class Resize(Operator):
 
 
 class Interpolate(Operator):
-    """OpenVINO's: of these axes, by these scales; by sizes if there are none."""
+    """OpenVINO's Interpolate along these axes, by scales or else by sizes."""
 
     dtype: str | int | None = 0
     resizes: ClassVar[bool] = True
@@ -294,13 +294,13 @@ class Interpolate(Operator):
 
 
 _WORDS = "auto_pad ceil_mode count_include_pad dilations group kernel_shape p pads storage_order strides"
-_FUSED = dict.fromkeys(("Relu", "LeakyRelu", "Tanh"), True)  # which give zero for zero
+_FUSED = dict.fromkeys(("Relu", "LeakyRelu", "Tanh"), True)  # they return zero for zero
 _FUSED |= dict.fromkeys(("Sigmoid", "HardSigmoid", "Clip"), False)
 _RESIZE = "antialias coordinate_transformation_mode cubic_coeff_a exclude_outside mode extrapolation_value"
 
 register(
     Window("Conv", _WORDS, max_inputs=3, window="conv"),
-    # A fourth input is added to what it gives.
+    # A fourth input would be added to its output.
     FusedConvolution(
         "com.microsoft::FusedConv", f"{_WORDS} activation activation_params", max_inputs=3, window="conv"
     ),
@@ -322,7 +322,7 @@ register(
 
 
 def adds_no_bias(op: Op, operator: Operator) -> bool:
-    """Whether an operator is a convolution that gives zeros for zeros."""
+    """Whether an operator is a convolution that returns zeros for zeros."""
     is_plain = operator.window == "conv" and not isinstance(operator, Deconvolution)
     keeps_zero = _FUSED.get(str(op.attributes.get("activation", "Relu")), False)
     return is_plain and keeps_zero and not op.kind.endswith("Integer") and len(op.inputs) < 3

@@ -41,13 +41,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """What stands for a container that a checkpoint has held under another name before."""
+    """Further occurrence of a container under another name."""
 
-    first: str  # that name
+    first: str  # its first name
 
 
 def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | Stack]:
-    """The GRUs of a safetensors file: those that onegru wrote, or those with PyTorch's names."""
+    """Read the GRUs of a safetensors file: those that onegru wrote, or those with PyTorch's names."""
     with needs_extra("safetensors", "safetensors", str(path)):
         import safetensors
     shards, keys = shards_of(path), dict[str, Opened]()
@@ -92,7 +92,7 @@ def _most_shared(size: int) -> int:
 def _shared_names(
     path: Opened, metadata: Sequence[Mapping[str, Any]], keys: Collection[str]
 ) -> dict[str, str]:
-    """The names that safetensors keeps in its metadata, each with the tensor of `keys` that it shares."""
+    """Return the names in safetensors' metadata, each with the tensor of `keys` that it shares."""
     entries = {key: first for told in metadata for key, first in told.items() if key not in keys}
     for key, first in entries.items():
         if is_recurrent(key) and first not in keys:
@@ -118,7 +118,7 @@ def _may_hold_form(entry: Any) -> bool:
 
 
 def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack]:
-    """The GRUs of a file that `torch.save` wrote, of which only tensors are read; PyTorch is not needed."""
+    """Read the GRUs of a file from `torch.save`, of which only tensors are read; PyTorch is not needed."""
     contents = [_state_dict(shard) for shard in shards_of(path)]
     size = sum(size for _, size in contents)
     found: dict[str, Tensor | Array] = {}
@@ -154,7 +154,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
 
 
 def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
-    """The names of a checkpoint's tensors that are no part of its GRUs."""
+    """Return the names of a checkpoint's tensors that do not belong to its GRUs."""
     names: list[str] = []
     again: dict[str, str] = {}
     tensors: list[tuple[str, object]]

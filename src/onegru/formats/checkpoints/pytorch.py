@@ -45,11 +45,11 @@ _STORAGES: Mapping[str, tuple[int, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An object that a file names or makes, and that is neither a plain value nor a tensor."""
+    """Object in a file that is neither a plain value nor a tensor."""
 
     name: str  # of its class or function
-    arguments: tuple[Any, ...] = field(default=(), compare=False, repr=False)  # what it was made from
-    # its attributes, as far as they are by name
+    arguments: tuple[Any, ...] = field(default=(), compare=False, repr=False)  # the arguments of its call
+    # its attributes that have names
     state: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -67,7 +67,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A tensor whose values are read on demand."""
+    """Tensor whose values are read on demand."""
 
     storage: _Storage
     offset: int
@@ -81,7 +81,7 @@ class Tensor:
         return math.prod(self.shape) * _STORAGES[self.storage.kind][0]
 
     def numbers(self) -> Array:
-        """Its numbers, a view of the storage in memory."""
+        """Return its values, a view of the storage in memory."""
         if _STORAGES[self.storage.kind][1] is None:
             raise ValueError(f"a {self.storage.kind}; must have a floating-point type")
         last = self.offset + sum(
@@ -96,7 +96,7 @@ class Tensor:
 
 
 def read_torch(path: Opened) -> tuple[object, int]:
-    """What a file holds: containers, plain values, `Tensor` and `Unknown`; and the file's size."""
+    """Return the content of a file (containers, plain values, `Tensor` and `Unknown`) and its size."""
     try:
         with path.stream() as file:
             is_legacy = file.read(len(LEGACY_PYTORCH)) == LEGACY_PYTORCH
@@ -186,7 +186,7 @@ def _cached(fetch: Callable[[_Storage], bytearray], order: str) -> Callable[[_St
 
 
 class _Machine:
-    """Executes the instructions of a pickle that create containers, plain values and tensors."""
+    """Interpreter of a pickle's instructions that create containers, plain values and tensors."""
 
     def __init__(self, fetch: Callable[[_Storage], Array] | None) -> None:
         self._fetch = fetch

@@ -43,7 +43,7 @@ _ELEMENT_TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64":
 
 
 def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
-    """The content of a file."""
+    """Return the content of a file."""
     with needs_extra("safetensors", "safetensors", "a .safetensors file"):
         import safetensors
     arrays: dict[str, Array] = {}
@@ -68,7 +68,7 @@ def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
 
 
 def read_metadata(path: Opened) -> Mapping[str, Any]:
-    """A file's metadata, read before anything else: the package takes headers of 100 MB, of any depth."""
+    """Read a file's metadata first, because the package accepts headers of 100 MB with any depth."""
     with path.stream() as file:
         length = int.from_bytes(file.read(8), "little")
         text = file.read(min(length, LARGEST_TEXT + 1))
@@ -83,7 +83,7 @@ def read_metadata(path: Opened) -> Mapping[str, Any]:
 
 
 def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
-    """The layer, or the stack, that a file holds."""
+    """Read the layer or stack in a file."""
     path = open_file("path", path)
     with needs_extra("safetensors", "safetensors", str(path)):
         import safetensors

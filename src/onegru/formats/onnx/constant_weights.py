@@ -1,4 +1,4 @@
-"""Weights of GRU nodes that other nodes compute from constants."""
+"""Fold the weights of GRU nodes that other nodes compute from constants."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _RANDOM |= {"Multinomial", "Bernoulli"}
 def nodes_ahead(
     values: Values, weights: Iterable[str], fits: Callable[[NodeProto], bool]
 ) -> tuple[list[NodeProto], list[str]]:
-    """The nodes of a graph that compute weights only from constants."""
+    """Return the nodes of a graph that compute weights only from constants."""
     known: dict[str, bool] = {}  # whether a value depends only on constants
     started: set[str] = set()
     chosen: list[NodeProto] = []
@@ -120,7 +120,7 @@ def _evaluate(graph: GraphProto, opset: int) -> list[Array] | None:
 
 
 def fold_weights(source: Source, model: ModelProto, opset: int, size: int) -> set[str]:
-    """Replace the nodes that compute weights of GRU nodes only from constants by what they compute."""
+    """Replace the nodes that compute weights of GRU nodes only from constants by their results."""
     levels = list(all_values(source, model))
     wanted = _wanted(levels)
     if not any(wanted):

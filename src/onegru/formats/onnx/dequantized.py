@@ -128,7 +128,7 @@ def _moves_numbers(node: NodeProto) -> bool:
 
 
 def dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
-    """What DequantizeLinear makes of constants; None for what is left to ONNX Runtime."""
+    """Compute a DequantizeLinear of constants; None for a case that is left to ONNX Runtime."""
     attributes = {item.name: item.i for item in node.attribute}
     known = {name for name, since in _SINCE.items() if opset >= since}
     is_plain = all(item.type == AttributeProto.INT for item in node.attribute)

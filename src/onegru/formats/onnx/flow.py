@@ -26,7 +26,7 @@ def flow_of(
     ir_version: int,
     outer: Flow | None = None,
 ) -> Flow:
-    """A graph, or a body of `outer`, as a flow."""
+    """Convert a graph, or a subgraph of `outer`, to a flow."""
     nodes = sort_nodes(source, graph) if outer is None else list(graph.node)
     values = Values(source, graph, ir_version, types)
     constants = _constants_of(values, values.producers)

@@ -18,7 +18,7 @@ def find_nested(
     gru_of: Callable[[NodeProto, tuple[str, ...]], GruStep],
     values: Values,
 ) -> tuple[list[tuple[NodeProto, GruStep]], dict[str, _Constant]]:
-    """Find the GRU nodes in the bodies of a model's nodes."""
+    """Find the GRU nodes in the subgraphs of a model's nodes."""
     grus: list[tuple[NodeProto, GruStep]] = []
     constants: dict[str, _Constant] = {}
     for node, bodies, around in _bodies_nodes(nodes, (), values):

@@ -23,7 +23,7 @@ _ATTRIBUTE_TYPES: Mapping[Kind, AttributeProto.AttributeType] = {
 
 
 def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict[str, object]:
-    """The attributes of a node of this operator."""
+    """Read the attributes of a node of this operator."""
     values: dict[str, object] = {}
     for attribute in node.attribute:
         location = f"{describe(node)}: attribute {attribute.name!r}"
@@ -72,7 +72,7 @@ _CONSTANT_TYPES = {
 
 
 def constant_value(source: Source, node: NodeProto) -> Array:
-    """What a plain Constant holds."""
+    """Return the value of a plain Constant."""
     attribute = node.attribute[0]
     kind, code = _CONSTANT_TYPES.get(attribute.name, (AttributeProto.UNDEFINED, TensorProto.UNDEFINED))
     if attribute.type != kind or kind == AttributeProto.UNDEFINED:

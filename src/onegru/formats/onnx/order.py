@@ -41,7 +41,7 @@ def needed_nodes(nodes: Sequence[NodeProto], values: Iterable[str]) -> list[Node
 
 
 def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
-    """The nodes in an order in which they can be run."""
+    """Return the nodes in an executable order."""
     given: dict[str, int | None] = {}
 
     def give(name: str, index: int | None, location: str) -> None:

@@ -62,22 +62,22 @@ from onegru.formats.stream_note import read_note
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import AUGRU, GRU_VERSIONS, NEWEST_OPSET, gru_version
 
-_MOST_AXES = 64  # of an array of NumPy
+_MOST_AXES = 64  # limit of NumPy's arrays
 _WEIGHTS = ("W", "R", "B")
 _SEARCHED = 1 << 20
 _SPARSE = "is sparse; inputs of GRU nodes and outputs of the model must be dense"
 
 
 def read_onnx(file: Opened, *, again: bool = False) -> Graph:
-    """Read a model; its external data must lie in the file's folder."""
+    """Read a model. Its external data must be in the file's folder."""
     source = Source.of(file)
     parse = functools.partial(model_of, file) if again else functools.partial(read_model, source, file.data)
     graph = _Reader(source, file.data, parse).read()
-    return replace(graph, file=replace(file))  # without what was parsed
+    return replace(graph, file=replace(file))  # without the parsed content
 
 
 def parse_onnx(data: bytes, source: Source) -> Graph:
-    """Read a serialized model; raises as `read_onnx`."""
+    """Read a serialized model. Raises the errors of `read_onnx`."""
     return _Reader(source, data, functools.partial(read_model, source, data)).read()
 
 
@@ -154,7 +154,7 @@ class _Reader:
         return replace(graph, zero_inputs=initial_states(graph)) if is_ours and steps else graph
 
     def _told_states(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> dict[str, Any]:
-        """The attributes of a `Graph` that are about states: as the metadata name them, or else as found."""
+        """Return the attributes of a `Graph` about states, from the metadata or from an analysis."""
         text = next((item.value for item in self.model.metadata_props if item.key == STREAM_KEY), None)
         if text is None:
             grus = self.grus.values()
@@ -165,7 +165,7 @@ class _Reader:
         return told
 
     def constants(self) -> dict[str, Array]:
-        """Those that GRU nodes use, if they are known before a run."""
+        """Return the constants that GRU nodes use, if they are known before a run."""
         return (self._folded([]) or {}) | {
             name: self.values.array(constant) for name, constant in self.inner.items()
         }
@@ -220,7 +220,7 @@ class _Reader:
     # For ONNX Runtime
 
     def _whole(self, count: int, states: Iterable[tuple[str, str]]) -> OnnxRuntimeModel:
-        """The model for ONNX Runtime; each GRU node gets its own name."""
+        """Return the model for ONNX Runtime, in which each GRU node has a unique name."""
         names: dict[str, None] = {}
         own = [(node, self.grus[id(node)]) for node in self.nodes if id(node) in self.grus]
         for node, gru in (*own, *self.nested):
@@ -297,7 +297,7 @@ class _Reader:
         return nodes_ahead(self.values, weights, self.ahead.fits)[0]
 
     def _folded(self, ahead: Sequence[NodeProto]) -> dict[str, Array] | None:
-        """The constants that GRU nodes and outputs use, and the defaults of inputs."""
+        """Return the constants that GRU nodes and outputs use, and the defaults of inputs."""
         wanted = {name for gru in self.grus.values() for name in gru.inputs.values()}
         wanted |= {value.name for value in self.graph.output} | self.defaults
         found: dict[str, Array] = {}
@@ -312,7 +312,7 @@ class _Reader:
     # As steps
 
     def _steps(self, ahead: set[int]) -> tuple[Step, ...] | None:
-        """What to run, if that is nothing but GRU nodes and nodes that move axes; else None."""
+        """Return the steps of a model that consists of GRU nodes and nodes that move axes; else None."""
         if self.nested:
             return None
         steps: list[Step] = []
@@ -336,7 +336,7 @@ class _Reader:
 
 
 def model_opset(source: Source, model: ModelProto) -> int:
-    """The version of the ONNX operators that a model uses."""
+    """Return the version of the ONNX operators that a model uses."""
     versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
     if not versions:
         if model.ir_version < 3:

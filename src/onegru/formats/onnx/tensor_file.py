@@ -1,4 +1,4 @@
-"""Tensors in separate files: the .pb files of ONNX test data."""
+"""Read tensors from separate files: the .pb files of ONNX test data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onegru.formats.onnx.validate import Source, check_tensor, to_array
 
 
 def read_tensor(path: Path) -> tuple[str, Array]:
-    """The name and values of a serialized TensorProto."""
+    """Return the name and values of a serialized TensorProto."""
     source = Source(str(path))
     tensor = TensorProto()
     data = path.read_bytes()

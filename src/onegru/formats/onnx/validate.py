@@ -39,14 +39,14 @@ FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a model comes from."""
+    """Source of a model."""
 
-    name: str  # what to call it in messages
-    folder: Path | None = None  # the folder that its external data must lie in; None if it may have none
+    name: str  # its name in messages
+    folder: Path | None = None  # the folder that must contain its external data; None if it may have none
     file: Path | None = None  # the file; None for a model in memory
     version: tuple[int, ...] = ()  # changes whenever the file is written
-    # where its name is a link, the folder of the file itself: links to external data may lead there. So
-    # Hugging Face's hub keeps what it has downloaded
+    # if its name is a link, the folder of the target. Links to external data may point there, as in the cache
+    # of Hugging Face's hub
     beside: Path | None = None
 
     @classmethod
@@ -78,7 +78,7 @@ class Source:
 
 
 def read_model(source: Source, data: bytes) -> ModelProto:
-    """Parse and check a serialized model. External data stay where they are."""
+    """Parse and check a serialized model. External data are not read."""
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -107,7 +107,7 @@ def parse_file(file: Opened) -> ModelProto:
 
 
 def serialized(source: Source, model: object, problem: str = "cannot be serialized") -> bytes:
-    """The bytes of a ModelProto."""
+    """Return the bytes of a ModelProto."""
     if not isinstance(model, ModelProto):
         raise SpecError.of("path", f"{type(model).__name__}; must be a ModelProto, bytes, or a file name")
     try:
@@ -194,7 +194,7 @@ def element_type(code: int) -> np.dtype[Any] | None:
 
 
 def to_array(source: Source, tensor: TensorProto) -> Array:
-    """The values of a tensor, external ones included."""
+    """Return the values of a tensor, including external data."""
     if tensor.data_location == TensorProto.EXTERNAL:
         raw = external_bytes(source, tensor)
         tensor = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw, name=tensor.name)
@@ -205,7 +205,7 @@ def to_array(source: Source, tensor: TensorProto) -> Array:
 
 
 def external_files(source: Source, tensors: Iterable[TensorProto]) -> set[Path]:
-    """The files that hold the data of external tensors."""
+    """Return the files with the data of external tensors."""
     return {external_location(source, tensor)[0] for tensor in tensors}
 
 
@@ -215,7 +215,7 @@ def external_tensors(model: ModelProto) -> list[TensorProto]:
 
 
 def without_links(source: Source, data: bytes) -> tuple[bytes, Path | None]:
-    """A serialized model and the folder of its external data, without links."""
+    """Return a serialized model and the folder of its external data, without links."""
     if source.folder is None or source.beside is None:
         return data, source.folder
     model = read_model(source, data)
@@ -234,7 +234,7 @@ def without_links(source: Source, data: bytes) -> tuple[bytes, Path | None]:
 
 
 def external_bytes(source: Source, tensor: TensorProto) -> bytes:
-    """The bytes of a tensor whose data lie in a separate file."""
+    """Return the bytes of a tensor with external data."""
     path, offset, length = external_location(source, tensor)
     try:
         with path.open("rb") as file:
@@ -361,7 +361,7 @@ def _bits(source: Source, tensor: TensorProto) -> int:
 
 
 def external_location(source: Source, tensor: TensorProto) -> tuple[Path, int, int]:
-    """The file, offset and length of external data, checked to lie inside the model's folder."""
+    """Return the file, offset and length of external data, and check that they are in the model's folder."""
     what = f"tensor {tensor.name!r}: external data"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if len(entries) < len(tensor.external_data):

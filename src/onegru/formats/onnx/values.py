@@ -48,7 +48,7 @@ class Names:
 
 
 class Values:
-    """The values of a graph, and of the graphs around it where it is a body."""
+    """Values of a graph, and of the enclosing graphs if it is a subgraph."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Values:
         return found
 
     def constant(self, name: str) -> Array | None:
-        """A dense constant; None for any other value."""
+        """Return a dense constant; None for other values."""
         held = self.held(name)
         return None if held is None else self.array(held)
 

@@ -25,7 +25,7 @@ _MOST_OVERLAP, _MOST_CONVERTED, _FREE = 4, 16, 2**20
 
 
 class Constants:
-    """The Const layers of one file, checked before anything is made of them."""
+    """Const layers of a file, which are checked before use."""
 
     def __init__(self, parser: AttributeParser, weights: Weights) -> None:
         self.parser = parser
@@ -40,7 +40,7 @@ class Constants:
         return np.zeros(0, np.uint8) if isinstance(self._weights, Exception) else self._weights
 
     def check(self, layer: Layer) -> tuple[object, ...]:
-        """Refuse a constant that is not as large as its shape says, or lies beyond the .bin."""
+        """Reject a constant whose size differs from its shape, or that extends beyond the .bin."""
         parser = self.parser
         key = kind, shape, offset, size = self._fields(layer)
         if key in self._seen:
@@ -60,7 +60,7 @@ class Constants:
         return key
 
     def array(self, layer: Layer) -> Array:
-        """The values of a constant that has been checked."""
+        """Return the values of a checked constant."""
         dtype = self.parser.element_type(layer, "element_type")
         _, shape, offset, size = self._fields(layer)
         raw = self.weights[offset : offset + size] if math.prod(shape) else np.zeros(0, np.uint8)

@@ -1,4 +1,4 @@
-"""A changed IR in memory: its .xml and its .bin."""
+"""Represent a changed IR in memory: its .xml and its .bin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onegru.system.atomic_write import write_files
 
 
 class IrDocument:
-    """A changed IR."""
+    """Changed IR."""
 
     def __init__(self, root: ET.Element, collect: Callable[[], Array]) -> None:
         self._root = root
@@ -26,7 +26,7 @@ class IrDocument:
 
     @functools.cached_property
     def _content(self) -> tuple[ET.Element, Array]:
-        """The content of the .xml and of the .bin."""
+        """Return the content of the .xml and of the .bin."""
         weights = self._collect()  # sets the positions of the constants
         root = copy.deepcopy(self._root)
         return root, hide_states(root, weights)

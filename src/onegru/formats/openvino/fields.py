@@ -53,7 +53,7 @@ _CUT = {"axis": "0", "start": "0", "end": "-1", "stride": "1", "part_size": "1"}
 
 
 class AttributeParser:
-    """Parses the attributes of one file, and names the layer in errors."""
+    """Parser of a file's attributes, which names the layer in errors."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -25,27 +25,27 @@ _NO_OPERATORS = ("Parameter", "Const", "Result")
 
 @dataclass(eq=False, slots=True)
 class IrGraph:
-    """An IR, or a body in it, and its flow."""
+    """IR, or a body in it, with its flow."""
 
-    element: ET.Element  # what the file has of it
+    element: ET.Element  # its XML element
     net: Net  # its layers and edges
     flow: Flow  # its flow
-    # the layer and port that give each value of the file
+    # the layer and port of each value of the file
     native: dict[str, tuple[str, str]] = field(default_factory=dict)
     # the input values of each layer, in the order of its ports
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # the values that its Result layers take, by their ids
+    # the input values of its Result layers, by their ids
     results: dict[str, str] = field(default_factory=dict)
-    # the names that the file has for values
+    # the file's names of values
     tensors: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # the operator that gives what a layer gives, by the layer's id
+    # the operator with a layer's outputs, by the layer's id
     operators: dict[str, Op] = field(default_factory=dict)
-    inner: set[Op] = field(default_factory=set)  # the operators on the way to those
-    bodies: dict[str, IrGraph] = field(default_factory=dict)  # the graphs within it, by the layer's id
+    inner: set[Op] = field(default_factory=set)  # the intermediate operators of these
+    bodies: dict[str, IrGraph] = field(default_factory=dict)  # the graphs of its bodies, by the layer's id
 
 
 class IrReader:
-    """Reads the graphs of one file.
+    """Reader of the graphs of one file.
 
     Args:
         parser: the parser of the file's attributes.
@@ -74,7 +74,7 @@ class IrReader:
         outer: Flow | None = None,
         aliases: Mapping[int, str] | None = None,
     ) -> IrGraph:
-        """A graph as a flow."""
+        """Convert a graph to a flow."""
         graph = IrGraph(element, net, Flow([], [], [], {}, outer=outer))
         order = net.ordered(self.parser.path)
         for layer in net.layers.values():

@@ -1,4 +1,4 @@
-"""GRUs as layers of OpenVINO.
+"""Convert GRUs to layers of OpenVINO.
 
 The layers are GRUSequence-5 or GRUCell-3; with attention, AUGRUSequence or AUGRUCell (version "extension").
 OpenVINO has one bias for each gate, and the canonical form has two: they are added in the weights' type.
@@ -32,7 +32,7 @@ _BATCH_FIRST = (1, 0, 2)
 
 
 def typed(flow: Flow, name: str) -> Array | None:
-    """A constant, in the element type of what it belongs to."""
+    """Return a constant, in the element type recorded for it."""
     array = flow.constant(name)
     if array is None or array.dtype != np.float64:
         return array
@@ -41,11 +41,11 @@ def typed(flow: Flow, name: str) -> Array | None:
 
 
 class GruLayers(Builder):
-    """A GRU with ONNX's inputs and outputs as OpenVINO's operators, and the moves of axes around them."""
+    """Builder that converts GRUs with ONNX's inputs and outputs to OpenVINO's operators and axis moves."""
 
     def __init__(self, flow: Flow, names: set[str]) -> None:
         super().__init__(flow, "onegru", names)
-        self.unfolded: set[str] = set()  # values that stay computed, though constants determine them
+        self.unfolded: set[str] = set()  # values that stay computed, although they depend only on constants
         self._sizes: dict[tuple[str, int], str] = {}
 
     def add(self, op: Op) -> None:
@@ -53,14 +53,14 @@ class GruLayers(Builder):
         X, w, r, b, lengths, initial_h, A = (*op.inputs, *[""] * (7 - len(op.inputs)))
         lowered = lower(AUGRU if A else NEWEST, op.attributes, *map(self._taken, (w, r, b)))
         spec, weights = lowered.spec, lowered.weights
-        if len(set(spec.activations)) > 1:  # which GRUSequence has only one pair of
+        if len(set(spec.activations)) > 1:  # GRUSequence has one pair for both directions
             self._split_directions(op)
             return
         T, B, _ = self.shape(X)
         H, D = spec.hidden_size, spec.num_directions
         is_cell = T == 1 and D == 1 and not lengths
         is_backwards = spec.direction == "reverse" and bool(A) and not is_cell
-        if is_backwards:  # which AUGRUSequence lacks
+        if is_backwards:  # AUGRUSequence has no reverse direction
             X, A = (self.reverse(value, 0, "Slice") for value in (X, A))
         if is_cell or is_backwards:
             spec = Spec(
@@ -105,7 +105,7 @@ class GruLayers(Builder):
         shapes: Mapping[str, Shape],
         name: str,
     ) -> tuple[str, ...]:
-        """Add a layer with outputs of these names and shapes; returns their names."""
+        """Add a layer with outputs of these names and shapes; return their names."""
         inputs = tuple(given[port.role] for port in operator.inputs)
         attributes = {
             "data": attributes_of(spec, operator),
@@ -118,7 +118,7 @@ class GruLayers(Builder):
         return tuple(shapes)
 
     def _split_directions(self, op: Op) -> None:
-        """Add a bidirectional GRU as one for each direction."""
+        """Add a bidirectional GRU as one GRU for each direction."""
         axes = NEWEST.direction_axes()
         weights = [self._taken(name) for name in (*op.inputs, "", "")[1:4]]
         kinds = lower(NEWEST, op.attributes, *weights).spec.activations
@@ -162,19 +162,19 @@ class GruLayers(Builder):
         return name
 
     def _moved(self, value: str, is_cell: bool) -> str:
-        """A sequence with its rows first, or its only step."""
+        """Return a sequence with its batch axis first, or its only step."""
         if is_cell:
             return self.squeeze(value, [0], "Squeeze")
         return self.transpose(value, _BATCH_FIRST, "Transpose")
 
     def weight(self, name: str, array: Array) -> str:
-        """Add a constant of this name."""
+        """Add a constant with this name."""
         name = fresh_name(name, self.names)
         self.flow.add_constant(name, array)
         return name
 
     def merged_directions(self, Y: str) -> str:
-        """Y [B, D, T, H] as [B, T, D·H]."""
+        """Return Y [B, D, T, H] as [B, T, D·H]."""
         B, D, T, H = self.shape(Y)
         if D == 1:
             return self.squeeze(Y, [1], "Squeeze")
@@ -182,7 +182,7 @@ class GruLayers(Builder):
         return self.op("Reshape", [rows, self.ints(0, 0, columns)], "Reshape", (B, T, columns))
 
     def _size(self, value: str, axis: int) -> str:
-        """A size of a value, [1]."""
+        """Return a size of a value, [1]."""
         if (value, axis) not in self._sizes:
             shape = self.op("Shape", [value], "Shape", (len(self.shape(value)),))
             index = self.constant("index", np.array([axis], np.int64))
@@ -190,14 +190,14 @@ class GruLayers(Builder):
         return self._sizes[value, axis]
 
     def lengths(self, X: str, T: Size, B: Size, name: str) -> str:
-        """The number of steps of X for each of its rows; X is [B, T, I]."""
+        """Return the number of steps of X [B, T, I] for each row."""
         if isinstance(T, int) and isinstance(B, int):
             return self.weight(name, np.full(B, T, np.int64))
         steps = self._size(X, 1)
         return self.op("Expand", [steps, self._size(X, 0)], "Expand", (B,))
 
     def zeros(self, X: str, shape: Shape, dtype: str, name: str) -> str:
-        """A first state of zeros, [B, ...], with as many rows as X, [B, ...], has."""
+        """Return an initial state of zeros, [B, ...], with the batch size of X, [B, ...]."""
         B, *rest = shape
         if isinstance(B, int):
             return self.weight(name, np.zeros([int(size) for size in shape], numpy_dtype(dtype)))
@@ -208,7 +208,7 @@ class GruLayers(Builder):
 
 
 def dequantized(to: GruLayers | Edit, add: Callable[..., str], name: str, array: Array, group: int) -> str:
-    """Add a weight as int8 integers times their scales, with operators that `add` adds."""
+    """Add a weight as int8 integers times their scales, with operators from `add`."""
     q, scale = quantize_channels(array, group)
     parts: Array = q.reshape(*scale.shape, group) if group else q
     value = to.constant(f"{name}/int8", parts)
@@ -224,7 +224,7 @@ def dequantized(to: GruLayers | Edit, add: Callable[..., str], name: str, array:
 
 
 def operator_of(spec: Spec, cell: bool) -> Operator:
-    """The operator of a layer."""
+    """Return the operator of a layer."""
     if spec.attention:
         operator = AUGRU_CELL if cell else AUGRU_SEQUENCE
     else:

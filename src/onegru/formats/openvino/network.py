@@ -53,7 +53,7 @@ _PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 class Network:
-    """A model that OpenVINO runs with onegru's GRU layers, compiled for any sizes and for repeated sizes."""
+    """Model that OpenVINO runs with onegru's GRU layers, compiled for any sizes and for repeated sizes."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Network:
         return _Compiled(compiled, self._file, is_plain and not self._is_observed)
 
     def run(self, arrays: Sequence[Any]) -> list[Array]:
-        """The outputs for these inputs."""
+        """Return the outputs for these inputs."""
         given = [np.asarray(array) for array in arrays]
         try:
             compiled = self._any
@@ -190,7 +190,7 @@ def _is_input(output: Any) -> bool:
 
 
 class _Compiled:
-    """A compiled model, and its requests, each with separate tensors.
+    """Compiled model with its requests, each with separate tensors.
 
     Attributes:
         model: OpenVINO's compiled model.
@@ -224,7 +224,7 @@ class _Compiled:
 
 
 class _Request:
-    """For any sizes and types."""
+    """Request for any sizes and types."""
 
     def __init__(self, compiled: _Compiled) -> None:
         self._compiled = compiled
@@ -260,7 +260,7 @@ def _infer_here(request: Any) -> None:
 
 
 class _SizedRequest:
-    """A request for one set of sizes, with arrays that OpenVINO reads and writes in place.
+    """Request for one set of sizes, with arrays that OpenVINO reads and writes in place.
 
     It runs in the caller's thread, which is faster. If the last element of an output keeps its marker, an
     error was perhaps lost. The request then runs again, and from then on in OpenVINO's thread, because failed

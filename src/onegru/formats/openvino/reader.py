@@ -50,7 +50,7 @@ def read_ir(file: Opened) -> Graph:
 
 
 def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None = None) -> Graph:
-    """The graph of an IR's .xml."""
+    """Return the graph of an IR's .xml."""
     text = text or ET.tostring(root, encoding="utf-8")
     graph = _Reader(path, parse_net(path, root), root, weights).read(text)
     if note_of(root, STATES_KEY) == STATES_WORD:
@@ -76,7 +76,7 @@ def root_of(graph: Graph) -> ET.Element:
 
 
 class _Reader:
-    """Reads one IR. A value has the name of its layer and port: "layer:port"."""
+    """Reader of one IR. A value has the name of its layer and port: "layer:port"."""
 
     def __init__(self, path: Path, net: Net, root: ET.Element, weights: Weights) -> None:
         self.path = path
@@ -87,7 +87,7 @@ class _Reader:
         self.constants = Constants(self.parser, weights)
         self.types: dict[str, str] = {}  # element types by NumPy's names, or "unknown"
         self.grus: dict[str, GruStep] = {}
-        self._same: dict[str, str] = {}  # values that are equal to others, with those
+        self._same: dict[str, str] = {}  # values that equal another value, and the other value
         self._firsts: dict[tuple[object, ...], str] = {}
 
     def read(self, text: bytes) -> Graph:
@@ -157,7 +157,7 @@ class _Reader:
 
     @functools.cached_property
     def _ir(self) -> IrGraph:
-        """The IR as a flow."""
+        """Return the IR as a flow."""
         return IrReader(self.parser, self.constants).read(self.net, self.root)
 
     @functools.cached_property
@@ -284,7 +284,7 @@ class _Reader:
         return PlacedLayer(layer, takes, gives)
 
     def _nested_gru(self, layer: Layer, owner: Layer) -> GruStep:
-        """A GRU layer in a body, whose values have their own names."""
+        """Return a GRU layer in a body, whose values have their own names."""
         takes, gives = (
             [f"{owner.id}/{layer.id}:{port.id}" for port in ports] for ports in (layer.inputs, layer.outputs)
         )

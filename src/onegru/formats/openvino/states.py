@@ -42,7 +42,7 @@ STATEFUL = ("ReadValue", "Assign")
 
 
 def ir_of(file: Opened) -> tuple[ET.Element, bytes]:
-    """The root element and the text of an IR whose states are inputs and outputs, for `Opened.once`."""
+    """Return the root element and text of an IR whose states are inputs and outputs, for `Opened.once`."""
     root = parse_xml(file.data, file.path)
     assert file.weights is not None
     if not show_states(file.path, root, file.weights):
@@ -51,7 +51,7 @@ def ir_of(file: Opened) -> tuple[ET.Element, bytes]:
 
 
 def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
-    """Make the states of an IR inputs and outputs."""
+    """Turn the states of an IR into inputs and outputs."""
     if not any(layer.get("type") in STATEFUL for layer in root.iterfind("layers/layer")):
         note = note_of(root, STREAM_KEY) or ""
         if not kept_states_of(note):
@@ -76,7 +76,7 @@ def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
                 f"{read}: starts from {start.dtype.name} {list(first)}; must be {dtype} {shape_words(shape)}"
             )
         sizes = [size for size in first if isinstance(size, int)]
-        if len(sizes) < len(first):  # OpenVINO would begin with an empty tensor
+        if len(sizes) < len(first):  # OpenVINO would start with an empty tensor
             raise parser.error(
                 f"{read}: its variable_shape, {shape_words(shape)}, is open, and it has no initial value; "
                 "must have fixed sizes, or start from a constant"
@@ -93,7 +93,7 @@ def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
 
 
 def hide_states(root: ET.Element, weights: Array) -> Array:
-    """Undo `show_states` in an IR that is about to be written."""
+    """Undo `show_states` in an IR before it is written."""
     states = kept_states_of(note_of(root, STREAM_KEY) or "")
     layers, edges = root.find("layers"), root.find("edges")
     if not states or layers is None or edges is None:
@@ -133,7 +133,7 @@ def _add_first(
     shape: tuple[int, ...],
     held: tuple[str, int, int],
 ) -> tuple[str, str, str, str]:
-    """Add the Const layer of a variable's first value."""
+    """Add the Const layer of a variable's initial value."""
     key = str(1 + max(int(item.attrib["id"]) for item in layers))
     const = ET.SubElement(layers, "layer", id=key, name=name, type="Const", version="opset1")
     words, offset, size = held
@@ -215,7 +215,7 @@ def _variable(parser: AttributeParser, read: Layer) -> tuple[str, tuple[Dimensio
 def _starts(
     parser: AttributeParser, net: Net, root: ET.Element, weights: Weights, reads: Mapping[str, Layer]
 ) -> dict[str, Array]:
-    """What variables are before the first run where a constant says it; the others are zeros."""
+    """Return the constant initial values of variables; other variables start from zeros."""
     given = {variable: read for variable, read in reads.items() if read.inputs}
     if not given:
         return {}
@@ -223,7 +223,7 @@ def _starts(
     try:
         graph = IrReader(parser, Constants(parser, weights)).read(net, root)
         starts |= {name: graph.flow.constant(graph.inputs[read.id][0]) for name, read in given.items()}
-    except FormatError:  # has the better message
+    except FormatError:  # reports the error with a better message
         raise
     except BROKEN:
         pass
@@ -255,7 +255,7 @@ def _turn(root: ET.Element, layer: Layer, kind: str, name: str, data: dict[str, 
         for edges in root.iterfind("edges"):
             for edge in [edge for edge in edges if edge.get("to-layer") == layer.id]:
                 edges.remove(edge)
-    else:  # after the model's own outputs, which are to keep their names
+    else:  # after the model's own outputs, which keep their names
         for layers in root.iterfind("layers"):
             if element in layers:
                 layers.remove(element)

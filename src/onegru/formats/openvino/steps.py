@@ -15,7 +15,7 @@ from onegru.operators.openvino import OPERATORS, RANDOM
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayer:
-    """A layer with the values of its inputs and outputs."""
+    """Layer with the values of its inputs and outputs."""
 
     layer: Layer
     inputs: tuple[str, ...]
@@ -23,7 +23,7 @@ class PlacedLayer:
 
 
 class Walker:
-    """Analyses one graph.
+    """Analysis of one graph.
 
     Args:
         parser: the parser of the file's attributes.
@@ -81,7 +81,7 @@ class Walker:
         return tuple(steps[::-1])
 
     def plain_constants(self) -> tuple[dict[str, Array], list[Conversion]]:
-        """The constants that GRU layers and outputs use, and the conversions of some that they need."""
+        """Return the constants that GRU layers and outputs use, and the conversions that these need."""
         prelude: list[Conversion] = []
         lengths: dict[str, int] = {}
         arrays: dict[str, Array] = {}

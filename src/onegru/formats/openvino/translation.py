@@ -1,4 +1,4 @@
-"""Layers during a conversion to or from ONNX operators, and the registry of rules."""
+"""Translate layers to or from ONNX operators, with a registry of rules."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from onegru.formats.openvino.xml import Layer
 
 
 class UnknownLayerError(Exception):
-    """A layer has no equivalent operator."""
+    """Raised for a layer without an equivalent operator."""
 
 
 @dataclass(eq=False, slots=True)
 class LayerTranslation:
-    """A layer that becomes operators."""
+    """Layer that is translated to operators."""
 
     parser: AttributeParser  # of the file's attributes
     original: Layer  # the layer
     inputs: tuple[str, ...]  # its input values
     outputs: tuple[str, ...]  # its output values
-    flow: Flow  # the graph, as far as it has been read
+    flow: Flow  # the part of the graph that has been read
     fresh: Callable[[str], str]  # returns a new name
-    ops: list[Op] = field(default_factory=list)  # the operators that lead to the last one
+    ops: list[Op] = field(default_factory=list)  # the intermediate operators before the last one
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)  # new constants
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> Op:
@@ -108,7 +108,7 @@ class LayerTranslation:
 
 @dataclass(frozen=True, slots=True)
 class NewLayer:
-    """A layer to be written."""
+    """Layer to be written."""
 
     type: str  # its type
     version: str  # the opset of its type

@@ -1,4 +1,4 @@
-"""IRs that OpenVINO runs, with onegru for their GRU layers."""
+"""Run IRs in OpenVINO, with onegru for their GRU layers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from onegru.formats.graph import Conversion, GruStep, Observer, Run, RuntimeMode
 
 @dataclass(frozen=True, eq=False)
 class OpenvinoRuntimeModel(RuntimeModel):
-    """See `onegru.formats.graph.RuntimeModel`."""
+    """Model for OpenVINO; see `onegru.formats.graph.RuntimeModel`."""
 
     file: str  # the file, for messages
-    text: str  # its .xml, as `marked` gives it
+    text: str  # its .xml, from `marked`
     weights: Array  # its .bin
     grus: tuple[GruStep, ...]  # its GRU layers
-    inputs: tuple[str, ...]  # the values that its Parameter layers give, in the file's order
-    outputs: tuple[str, ...]  # the values that its Result layers take, likewise
+    inputs: tuple[str, ...]  # the values of its Parameter layers, in the file's order
+    outputs: tuple[str, ...]  # the values of its Result layers, in the file's order
     where: str  # a description of the first of its other layers
 
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
@@ -48,7 +48,7 @@ class OpenvinoRuntimeModel(RuntimeModel):
 def all_constants(
     plain: Mapping[str, Array], conversions: Sequence[Conversion], whole: OpenvinoRuntimeModel
 ) -> dict[str, Array]:
-    """The constants that GRU layers take, including those that OpenVINO computes if it is installed."""
+    """Return the constants of GRU layers, including those that OpenVINO computes if it is installed."""
     arrays = dict(plain)
     for step in conversions:
         step.run(arrays)

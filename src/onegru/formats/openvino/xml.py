@@ -23,7 +23,7 @@ EDGE_ENDS = ("from-layer", "from-port", "to-layer", "to-port")
 
 @dataclass(frozen=True, slots=True)
 class IrPort:
-    """A port of a layer: its id, its tensor's names, and its dimensions and precision as text."""
+    """Port of a layer: its id, its tensor's names, and its dimensions and precision as text."""
 
     id: str
     names: tuple[str, ...]
@@ -33,7 +33,7 @@ class IrPort:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of an IR, with ports in the order of the file; `element` is its XML."""
+    """Layer of an IR, with ports in the order of the file; `element` is its XML."""
 
     id: str
     name: str
@@ -91,7 +91,7 @@ class Net:
 
 
 def parse_xml(text: bytes, path: Path) -> ET.Element:
-    """The root element of a file's content."""
+    """Return the root element of a file's content."""
     builder = ET.TreeBuilder()
     depth = 0
     parser = xml.parsers.expat.ParserCreate()  # ET's own parser rejects names with a colon
@@ -155,7 +155,7 @@ def remove_note(root: ET.Element, key: str) -> None:
 
 
 def inner_layers(path: Path, layer: Layer) -> list[Layer]:
-    """The layers in the bodies of a layer (of If, Loop and TensorIterator), in their bodies, and so on."""
+    """Return the layers in the bodies of a layer (If, Loop or TensorIterator), and in nested bodies."""
     found: list[Layer] = []
     waiting = list(layer.element)
     while waiting:
@@ -167,7 +167,7 @@ def inner_layers(path: Path, layer: Layer) -> list[Layer]:
 
 
 def parse_net(path: Path, net: ET.Element) -> Net:
-    """The layers and edges of an IR."""
+    """Return the layers and edges of an IR."""
     if net.tag != "net":
         raise FormatError(f"{path}: no <net> at its root; not an OpenVINO IR")
     version = net.get("version", "none")
@@ -177,7 +177,7 @@ def parse_net(path: Path, net: ET.Element) -> Net:
 
 
 def parse_layers(path: Path, net: ET.Element) -> Net:
-    """The layers and edges of an IR, or of a body in it."""
+    """Return the layers and edges of an IR or of a body."""
     layers: dict[str, Layer] = {}
     for element in net.iterfind("layers/layer"):
         layer = _layer(path, element)

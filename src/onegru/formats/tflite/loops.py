@@ -22,7 +22,7 @@ def stacked(graph: GraphWriter, op: Operator) -> list[str]:
 
 
 class Loop:
-    """A WHILE loop; raises `UnknownError` if its iterations are not counted."""
+    """WHILE loop. Raises `UnknownError` if its iterations are not counted."""
 
     def __init__(self, graph: GraphWriter, op: Operator) -> None:
         indices = [op.option(f"{name}SubgraphIndex") for name in ("Cond", "Body")]

@@ -28,7 +28,7 @@ _OPTIONS = {number: name for name, number in vars(tflite.BuiltinOptions).items()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tensor:
-    """A value of a subgraph; its name is not always unique."""
+    """Value of a subgraph; its name is not always unique."""
 
     name: str
     dtype: str  # NumPy's name, or ""
@@ -40,7 +40,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Operator:
-    """An operator of a subgraph; an omitted input is -1."""
+    """Operator of a subgraph; an omitted input is -1."""
 
     kind: str
     inputs: tuple[int, ...]
@@ -55,7 +55,7 @@ class Operator:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Subgraph:
-    """A graph of a file: the main graph, or the body of an operator."""
+    """Graph of a file: the main graph, or the body of an operator."""
 
     tensors: tuple[Tensor, ...]
     inputs: tuple[int, ...]
@@ -64,7 +64,7 @@ class Subgraph:
 
 
 def read_subgraphs(data: bytes) -> tuple[Subgraph, ...]:
-    """The graphs of a file, the model's first."""
+    """Return the graphs of a file, the model's first."""
     reader = _Reader(data)
     if not (count := reader.counted(reader.model.SubgraphsLength())):
         raise FormatError("contains no graph; not a TensorFlow Lite model, or truncated")

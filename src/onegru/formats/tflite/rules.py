@@ -186,7 +186,7 @@ RULES: Mapping[str, Rule] = {
 
 
 def onnx_model(file: Opened) -> tuple[ModelProto, tuple[str, ...]]:
-    """The model of a file, and the kinds of operators that are kept by name."""
+    """Return the model of a file, and the kinds of operators without a translation."""
     with file.stream() as stream:
         data = stream.read()
     try:

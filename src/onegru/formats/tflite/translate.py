@@ -36,7 +36,7 @@ class UnknownError(Exception):
 
 @dataclass(eq=False)
 class Translation:
-    """The translation of a model by the rules for each kind of operator."""
+    """Translation of a model by the rules for each kind of operator."""
 
     subgraphs: Sequence[Subgraph]
     rules: Mapping[str, Rule]
@@ -58,7 +58,7 @@ class Translation:
 
 
 class GraphWriter:
-    """The translation of a graph, or of a body inside `depth` others."""
+    """Translation of a graph, or of a body inside `depth` others."""
 
     def __init__(self, whole: Translation, subgraph: Subgraph, depth: int = 0) -> None:
         if depth > _DEEPEST:
@@ -154,7 +154,7 @@ class GraphWriter:
         return typed(self.values[index], self.tensor(index))
 
     def given(self, index: int) -> ValueInfoProto:
-        """An output, as a separate value."""
+        """Return an output as a separate value."""
         self.base = self.tensor(index).name
         return typed(self.emit("Identity", self.value(index)), self.tensor(index))
 

@@ -55,7 +55,7 @@ class Algebra:
     """The atoms of an analysis, without duplicates."""
 
     atoms: list[Atom] = field(default_factory=list)  # all atoms, by number
-    # what tells constants of other content apart, by their arrays' identities
+    # distinguishes constants by their content, by their arrays' identities
     digests: dict[int, tuple[Array, str]] = field(default_factory=dict)
     _found: dict[Hashable, list[Atom]] = field(default_factory=dict)
 

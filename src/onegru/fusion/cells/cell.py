@@ -42,8 +42,8 @@ class Cell:
     masks: tuple[Mask, ...]  # the masks of steps
     name: str = ""  # the name of the cell's layer in the file; "" if it consists of other operators
     attention_kind: Attention = "openvino"  # the attention variant; see `Spec`
-    # for each of `inputs`, whether each unit of each gate takes all of it. What one does not take has a
-    # weight of 0 in W, whose product with infinity is NaN. Empty where all are
+    # for each of `inputs`, whether all units of all gates use all of it. An unused value has weight 0 in W,
+    # whose product with infinity is NaN. Empty if all are used
     shared: tuple[bool, ...] = ()
 
     @property

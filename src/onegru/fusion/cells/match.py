@@ -288,7 +288,7 @@ class _Matcher:
         return atom.kind == "dot" and not same(atom.arguments[0], self.h)
 
     def _reset_after(self, q: Polynomial, z: Act) -> tuple[Act, tuple[GatePart, GatePart]] | None:
-        """Return the same for r∘(h·R + b); None if there is no such term."""
+        """Return the result of `_candidate` for a term r∘(h·R + b); None if there is no such term."""
         products = sorted(
             {
                 number

@@ -19,15 +19,15 @@ from onegru.fusion.nodes.sources import Sliced, Source, Stacked
 
 @dataclass(eq=False, slots=True)
 class NewOps:
-    """The new operators of a graph."""
+    """New operators of a graph."""
 
-    added: list[Op] = field(default_factory=list)  # operators that come
-    # which of them gives a value, and where it comes among them
+    added: list[Op] = field(default_factory=list)  # the new operators
+    # the operator of each value, with its index
     producers: dict[str, tuple[int, Op]] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)  # new constants
-    # what new operators and constants give, to be used again
+    # the outputs of new operators and constants, for reuse
     known: dict[Hashable, str] = field(default_factory=dict)
-    # the states of a recurrence in the order of time, and the value that has them side by side
+    # the states of a recurrence in the order of time, and the value that concatenates them
     stacks: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def take(self, emitter: Emitter) -> None:
@@ -55,13 +55,13 @@ class NewOps:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Recurrence:
-    """A cell over time."""
+    """Cell over time."""
 
-    cell: Cell  # the cell; its state is that before the first step
-    inputs: tuple[Source, ...]  # what its steps take as x
-    masks: tuple[tuple[Source, bool], ...]  # what switches them off, each with whether True does
-    attention: Source | None  # their attention; None for none
-    lengths: View | None  # how many steps each row takes, which is what masks say; None if they say more
+    cell: Cell  # the cell, with the state before the first step
+    inputs: tuple[Source, ...]  # the sources of x
+    masks: tuple[tuple[Source, bool], ...]  # the masks of steps, and whether True means masked
+    attention: Source | None  # the attention scores; None without attention
+    lengths: View | None  # the number of steps of each row, if the masks are equivalent to it; else None
     reverse: bool  # whether the first step is the last in time
 
 

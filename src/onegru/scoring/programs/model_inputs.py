@@ -24,33 +24,33 @@ _LENGTHS |= {"length", "input_lengths", "x_lengths", "x_lens"}
 
 
 class Axes(NamedTuple):
-    """Where the rows and the steps of a tensor are; None if it has none."""
+    """Axes of rows and of steps in a tensor; None for a missing axis."""
 
     batch: int | None
     time: int | None
 
     @property
     def front(self) -> list[int]:
-        """The axis of steps, then that of rows, as far as there are any."""
+        """Return the axis of steps, then the axis of rows, without missing ones."""
         return [axis for axis in (self.time, self.batch) if axis is not None]
 
 
 class ModelInputs:
-    """The inputs of a model, as fields of rows.
+    """Inputs of a model, as fields of rows.
 
     Args:
         model: the model.
-        columns: of its inputs, by name.
-        axes: of inputs, as in `Scorer`.
-        alone: whether it is run on one row at a time: an axis of rows may then be 1 or lacking, that of steps
-            be fixed, and states without a column are zeros.
+        columns: the columns of its inputs, by name.
+        axes: axes of inputs, as in `Scorer`.
+        alone: whether the model runs on one row at a time. Then the axis of rows may have size 1 or be
+            missing, the axis of steps may be fixed, and states without a column are zeros.
 
     Attributes:
-        fields: what it takes of each row.
-        lengths: the input that gets the lengths of sequences.
+        fields: the inputs from each row.
+        lengths: the input for the lengths of sequences.
 
     Raises:
-        SpecError: there is no such input, or it is unclear or unfit what its axes are.
+        SpecError: an input does not exist, or its axes are unclear or unsuitable.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ModelInputs:
         self.fields = tuple(fields)
 
     def fed(self, arrays: Mapping[str, Array], lengths: Array) -> dict[str, Array]:
-        """The inputs, in the model's own shapes."""
+        """Return the inputs in the model's own shapes."""
         fed = dict(self._zeros)
         for field in self.fields:
             axes, array = self._axes[field.name], arrays[field.name]
@@ -103,7 +103,7 @@ class ModelInputs:
 
 
 def _find_lengths(model: Model, given: set[str]) -> TensorInfo | None:
-    """The input that takes the lengths of sequences; None if no input does, or a column feeds it."""
+    """Return the input for the lengths of sequences; None if there is none, or a column supplies it."""
     taken = {gru.step.value("sequence_lens") for gru in model.gru_nodes}
     for info in model.inputs:
         is_vector = info.dtype in ("int32", "int64") and len(info.shape or ()) == 1
@@ -115,7 +115,7 @@ def _find_lengths(model: Model, given: set[str]) -> TensorInfo | None:
 def _dimensions(
     model: Model, lengths: TensorInfo | None, told: Mapping[str, Sequence[str]]
 ) -> dict[object, str]:
-    """Which dimensions are rows ("batch") or steps ("time"): by their names, and by input and axis."""
+    """Return the dimensions of rows ("batch") or steps ("time"), by name, and by input and axis."""
     words = {"T": "time", "B": "batch"}
     known: dict[object, str] = {key: words[letter] for key, letter in input_letters(model).items()}
     for info in model.inputs:
@@ -132,7 +132,7 @@ def _dimensions(
 def _axes_of(
     model: Model, info: TensorInfo, told: Sequence[str] | None, known: Mapping[object, str], alone: bool
 ) -> Axes:
-    """Which axes of an input are its rows and its steps."""
+    """Return the axes of an input that are its rows and its steps."""
     where = f"{model.path}: input {info.name!r}"
     if not info.is_tensor or info.dtype in ("str", "unknown"):
         raise SpecError(f"{where}: {info.dtype}; must be a tensor of numbers")
@@ -164,7 +164,7 @@ def _axes_of(
             unclear += [axis, found[meaning]]
         else:
             found[meaning] = axis
-    if len(unclear) == 1 and len(found) == 1 and len(info.shape) > 1:  # the only one that is left
+    if len(unclear) == 1 and len(found) == 1 and len(info.shape) > 1:  # the only remaining axis
         found["time" if "batch" in found else "batch"] = unclear.pop()
     only_one = sum(not isinstance(size, int) for size in info.shape) == 1
     if len(unclear) == 1 and not found and only_one and not alone:
@@ -177,7 +177,7 @@ def _axes_of(
 
 
 def _checked(where: str, info: TensorInfo, found: Mapping[str, int]) -> Axes:
-    """The axes."""
+    """Check and return the axes."""
     axes = Axes(found.get("batch"), found.get("time"))
     shape = info.shape or ()
     rows = shape[axes.batch] if shape and axes.batch is not None else 1
@@ -187,7 +187,7 @@ def _checked(where: str, info: TensorInfo, found: Mapping[str, int]) -> Axes:
 
 
 def _rest(model: Model, info: TensorInfo, axes: Axes) -> tuple[int, ...]:
-    """The sizes of the other axes, which must be known."""
+    """Return the sizes of the other axes, which must be fixed."""
     shape = info.shape or ()
     rest = tuple(size for axis, size in enumerate(shape) if axis not in axes)
     if info.shape is None or not all(isinstance(size, int) and size > 0 for size in rest):

@@ -22,18 +22,18 @@ from onegru.scoring.programs.program import check_names
 
 # Sizes of two runs that reveal an output's axes: rows and steps. No size occurs twice.
 _ROWS, _STEPS = (2, 5), (3, 7)
-# How far the outputs of a row may be apart, padded and alone, where padding is said not to matter: far more
-# than rounding, far less than a mean over steps that are not there.
+# Largest allowed difference between a row's outputs with and without padding. It is far above rounding, and
+# far below the effect of a mean over padding.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 
 
 class ModelProgram:
-    """A whole model.
+    """Whole model.
 
-    Its sequences are the inputs whose steps have an open number; which axis that is, and which one is the
-    rows, follows from the GRU nodes that take the input, from the names of dimensions, or from `axes`. An
-    input of lengths gets the lengths of the sequences. Rows of different lengths share a batch only with
-    `pad`: what a model does with the steps that are not there, its file does not say for certain.
+    Its sequences are the inputs with a dynamic number of steps. Their axes of steps and rows follow from the
+    GRU nodes that use the input, from the names of dimensions, or from `axes`. The lengths input gets the
+    lengths of the sequences. Rows of different lengths share a batch only with `pad`, because the file does
+    not show with certainty how the model treats padding.
     """
 
     is_parallel = False  # the other runtime has its own threads
@@ -66,7 +66,7 @@ class ModelProgram:
         return found
 
     def _checked(self, result: Field, array: Array, lengths: Array) -> Array:
-        """An output, [T, B, width] or [B, width]."""
+        """Check and return an output, [T, B, width] or [B, width]."""
         front = self._axes[result.name].front
         sizes = [int(lengths.max()), len(lengths)][-len(front) :]
         fits = array.ndim > max(front) and [array.shape[axis] for axis in front] == sizes
@@ -79,10 +79,10 @@ class ModelProgram:
             )
         return np.moveaxis(array, front, range(len(front))).reshape(*sizes, result.width)
 
-    # ---- trials
+    # Trial runs
 
     def _draw(self, rows: int, steps: int, way: str = next(iter(WAYS))) -> dict[str, Array]:
-        """Random values of all fields, as `run` takes them, in one of `WAYS`."""
+        """Return random values of all fields for `run`, generated in one of `WAYS`."""
         rng = np.random.default_rng(0)
         return {
             field.name: draw_numbers(
@@ -95,7 +95,7 @@ class ModelProgram:
         }
 
     def _find_results(self, wanted: Mapping[str, str] | None) -> tuple[Field, ...]:
-        """The outputs, with their axes as two runs of different sizes show them."""
+        """Return the outputs, with their axes, which two runs of different sizes reveal."""
         known = by_name(self._model.outputs)
         if wanted is not None:
             check_names("outputs", wanted, known)
@@ -131,14 +131,14 @@ class ModelProgram:
         return tuple(results)
 
     def _check_padding(self) -> None:
-        """Raise SpecError if a short row beside a long one gives something else than alone."""
+        """Raise SpecError if a short row has other outputs in a batch with a long row."""
         if self._inputs.lengths is None:
             raise SpecError.of(
                 "pad", f"{self._model.path} has no input for lengths, so it has no effect; remove it"
             )
         rows, steps = _ROWS[0], _STEPS[0]
         lengths = np.array([steps + 4, steps])
-        for way in WAYS:  # until outputs are finite, as NaN is like any other
+        for way in WAYS:  # until outputs are finite, because NaN equals any NaN
             arrays = self._draw(rows, steps + 4, way)
             with suppress(OneGRUError, ValueError):
                 if not why_inconclusive(self.run(arrays, lengths)):

@@ -1,4 +1,4 @@
-"""The interface of a program that scores batches."""
+"""Define the interface of a program that scores batches."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from onegru.scoring.columns import Field
 
 
 class Program(Protocol):
-    """What is run over batches of rows."""
+    """Program that runs on batches of rows."""
 
-    fields: tuple[Field, ...]  # what it takes of each row
-    results: tuple[Field, ...]  # what it gives for each row
-    equal_lengths: bool  # whether all rows of a batch must be of the same length, as nothing may be padded
-    is_parallel: bool  # whether several threads run it best, with a batch each, and not one with all cores
+    fields: tuple[Field, ...]  # the inputs from each row
+    results: tuple[Field, ...]  # the outputs for each row
+    equal_lengths: bool  # whether all rows of a batch must have the same length, without padding
+    is_parallel: bool  # whether several threads with a batch each are faster than one batch on all cores
 
     def run(self, arrays: Mapping[str, Array], lengths: Array) -> Mapping[str, Array]:
         """Run a batch."""
@@ -31,11 +31,11 @@ class Program(Protocol):
 
 
 class LayersProgram:
-    """A layer, or a stack of them.
+    """Layer or stack.
 
-    Its inputs are "X", "A" where the layer takes attention scores, and, if a column is given for it,
-    "initial_h", the states of all layers and directions side by side. Its outputs are "Y_h", the last layer's
-    last states, directions side by side; "states", those of all layers, the lowest first; and "Y", the last
+    The inputs are "X", "A" for a layer with attention scores, and, if it has a column, "initial_h": the
+    concatenated states of all layers and directions. The outputs are "Y_h", the last layer's last states with
+    concatenated directions; "states", the last states of all layers, the lowest first; and "Y", the last
     layer's state after each step.
     """
 
@@ -98,7 +98,7 @@ class LayersProgram:
         return found
 
     def fed(self, arrays: Mapping[str, Array], lengths: Array) -> dict[str, Any]:
-        """The arguments of a call of the layer or stack, on rows of the same length."""
+        """Return the arguments of a call of the layer or stack, for rows of the same length."""
         given: dict[str, Any] = {"X": arrays["X"], "layout": 0}
         if "A" in arrays:
             given["attention"] = arrays["A"]
@@ -108,7 +108,7 @@ class LayersProgram:
         return given
 
     def _states(self, joined: Array | None) -> Sequence[Array | None]:
-        """The initial states of each layer, [D, B, H]."""
+        """Return the initial states of each layer, [D, B, H]."""
         if joined is None:
             return [None] * len(self._layers)
         parts = np.split(joined, np.cumsum(self._sizes)[:-1], axis=1)
@@ -119,7 +119,7 @@ class LayersProgram:
 
 
 def check_names(argument: str, given: Mapping[str, str], known: Mapping[str, object]) -> None:
-    """Raise SpecError unless all names that are given are known."""
+    """Raise SpecError unless all names are known."""
     for name in given:
         if name not in known:
             listed = ", ".join(map(repr, known))

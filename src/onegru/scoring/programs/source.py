@@ -28,7 +28,7 @@ def open_program(
     pad: bool,
     options: EngineOptions,
 ) -> Program:
-    """A model, loaded where only its file is given. Arguments and errors as those of `Scorer`."""
+    """Return the program of a model or its file. Arguments and errors are as in `Scorer`."""
     source: GRU | Stack | Model
     if isinstance(model, str):
         file = open_layers("model", model)
@@ -56,7 +56,7 @@ def open_program(
 
 
 def model_digest(model: str | GRU | Stack | Model) -> str:
-    """The SHA-256 of a model's files, or of the weights and attributes of layers."""
+    """Return the SHA-256 of a model's files, or of the weights and attributes of layers."""
     if isinstance(model, GRU | Stack):
         digest = hashlib.sha256()
         for layer in layers_of(model):

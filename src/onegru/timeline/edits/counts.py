@@ -14,11 +14,11 @@ from onegru.formats.stream_note import State
 from onegru.timeline.planning.plan import FirstSteps
 from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unknown
 
-_COMPUTED_BOUNDS = 10  # the opset since which a Slice has them
+_COMPUTED_BOUNDS = 10  # the first opset where a Slice has computed bounds
 
 
 def accumulate_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
-    """Let a sum or product go on from the last chunk's, which comes in front, so the order stays."""
+    """Continue a sum or product from the last chunk, which is prepended to keep the order."""
     label = label_of(op)
     dtype = dtype_of(edit.flow, op, op.inputs[0])
     what, begins = op.kind.removeprefix("Cum").lower(), operator_of(op.kind).accumulates
@@ -33,7 +33,7 @@ def accumulate_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
 
 
 def number_on(edit: Edit, op: Op, step: int) -> State:
-    """Let a Range go on behind the steps of all chunks, which are counted and added up as integers."""
+    """Continue a Range after the steps of all earlier chunks, which a state counts as integers."""
     label, dtype = label_of(op), dtype_of(edit.flow, op, op.outputs[0])
     state = new_state(edit, op, "steps", "int64", (1,))
     own = edit.add("Range", op.inputs, f"{label}/own", before=op)
@@ -45,12 +45,12 @@ def number_on(edit: Edit, op: Op, step: int) -> State:
     numbers = edit.add("Cast", [own], f"{label}/integers", before=op, dtype="int64")
     numbers = edit.add("Add", [numbers, before], f"{label}/numbers", before=op)
     numbers = edit.add("Cast", [numbers], f"{label}/cast", before=op, dtype=dtype)
-    edit.become(op, "Reshape", [numbers, edit.ints(-1)])  # as it is: the new operator has no attributes
+    edit.become(op, "Reshape", [numbers, edit.ints(-1)])  # the new operator has no attributes
     return state
 
 
 def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> State:
-    """Let an operator have the first steps of a run only in the chunks where they are; a state holds them."""
+    """Restrict an operator to the first steps of a run, which a state stores across chunks."""
     op, axis, steps, copies, _ = first
     label, now = label_of(op), edit.input_of(op, 0)
     shape = sizes.first_shape(op, op.inputs[0], axis, 0)
@@ -68,7 +68,7 @@ def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> S
 
 
 def size_of(edit: Edit, op: Op, opset: int, value: str, axis: int) -> str:
-    """Add what gives a size of a value in a run, as a bound of a Slice."""
+    """Add operators that compute a size of a value, as a bound of a Slice."""
     if opset < _COMPUTED_BOUNDS:
         raise unknown(
             op, f"a Slice has no computed bounds before opset {_COMPUTED_BOUNDS}; convert the model"
@@ -81,7 +81,7 @@ def size_of(edit: Edit, op: Op, opset: int, value: str, axis: int) -> str:
 def new_state(
     edit: Edit, op: Op, what: str, dtype: str, shape: Sequence[int | str], opened: int | None = None
 ) -> State:
-    """Add a state that begins with zeros, and may have another number of steps later along an axis."""
+    """Add a state that begins with zeros, and may later have another number of steps."""
     label = label_of(op)
     taken, given = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
     declared, later = (

@@ -29,19 +29,19 @@ _MOST_ELEMENTS = 1 << 21  # of a state that is followed element by element
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """A model that was changed."""
+    """Result of a rewrite for streaming."""
 
     states: tuple[State, ...]  # the new states
-    time: Mapping[str, int]  # the time axis of each input that has one
-    delays: Mapping[str, int]  # the outputs that come later than in a whole run, and by how many steps
-    # the time axis of each output that has one; None for one of the newest step
+    time: Mapping[str, int]  # the time axis of each input with one
+    delays: Mapping[str, int]  # the delayed outputs, and their delays in steps
+    # the time axis of each output with one; None for an output of the newest step
     axes: Mapping[str, int | None]
-    model: Any = None  # the model, as its format has it
-    steps: int = 0  # how many the source takes in each run though its inputs leave it open; 0 for any number
+    model: Any = None  # the model in its format
+    steps: int = 0  # fixed steps in each run of a source with a dynamic size; 0: any number
 
 
 class StreamingRewriter:
-    """Stages the changes of a plan."""
+    """Rewriter that stages the changes of a plan."""
 
     def __init__(self, analysis: TimeAnalysis, plan: StreamingPlan, edit: Edit) -> None:
         self.analysis = analysis
@@ -71,7 +71,7 @@ class StreamingRewriter:
                 opened.open_reshape(op, axis)
             else:
                 opened.keep_axis(op, axis)
-        early: list[Cache] = []  # what the first steps of a run are taken from
+        early: list[Cache] = []  # the caches that supply the first steps of a run
         for first in plan.firsts:
             early += [cache for cache in plan.caches if cache.op is first.op][: first.after]
         for cache in early:
@@ -108,18 +108,18 @@ class StreamingRewriter:
         return Streaming(tuple(self.states), plan.inputs, plan.delays, axes)
 
     def all_states(self, known: Sequence[tuple[str, str]]) -> list[State]:
-        """The states that are new, and those of these outputs and inputs, which the model had before."""
+        """Return the new states, and the states that the model had before."""
         new = {item.input for item in self.states}
         old = [(taken, given) for given, taken in known if taken not in new]
         return [*self.states, *(State(taken, given, "", self.sizes.declared(taken)) for taken, given in old)]
 
     def _name_output(self, value: str) -> None:
-        """Give the open sizes of an output the names that they have in inputs."""
+        """Name the dynamic sizes of an output as in the inputs."""
         for axis, stated in enumerate(self.flow.shape(value) or ()):
             is_time = self.plan.outputs.get(value) == axis
             is_one = isinstance(stated, str) and len(self.analysis.factors(value, axis)) == 1
             size = self.sizes.size(value, axis) if is_one else 0
-            if is_time and self.plan.delays:  # of the first chunk they have fewer
+            if is_time and self.plan.delays:  # the first chunk has fewer steps
                 self.edit.sizes[value, axis] = f"{value}_frames"
             elif isinstance(size, str) and size.removeprefix("dim:") in self.sizes.sizes:
                 self.edit.sizes[value, axis] = size.removeprefix("dim:")
@@ -129,7 +129,7 @@ class StreamingRewriter:
     # Changes
 
     def _unpad(self, op: Op, axis: int) -> None:
-        """Let an operator no longer pad or cut time."""
+        """Remove the padding or the cut along time from an operator."""
         if op.kind in ("Pad", "Slice", "Split", "Concat"):
             value = self.edit.input_of(op, 1 if op.kind == "Concat" else 0)
             others = self._others(op, axis)
@@ -151,7 +151,7 @@ class StreamingRewriter:
         self.edit.set(op, auto_pad=None, pads=call.operator.unpadded(call, axis))
 
     def _others(self, op: Op, axis: int) -> list[int]:
-        """What a Pad or a Slice does along other axes: pads, or start, end and axis of each."""
+        """Return the pads, or start, end and axis, of an operator along its other axes."""
         call = self.analysis.call(op)
         rank = call.rank()
         if op.kind in ("Concat", "Split"):
@@ -174,7 +174,7 @@ class StreamingRewriter:
         return found
 
     def _add_cache(self, cache: Cache) -> None:
-        """Put the last steps of a value in front of those of a chunk."""
+        """Prepend the last steps of a value to those of a chunk."""
         op, port, axis, first, steps, waits, fill, is_paced = cache
         edit = self.edit
         value, now = op.inputs[port], edit.input_of(op, port)
@@ -203,7 +203,7 @@ class StreamingRewriter:
         self.states.append(replace(state, steps=first if is_paced else steps, start=start))
 
     def _hold(self, name: str, steps: int) -> None:
-        """Let the steps of an output wait for later ones."""
+        """Delay an output by a number of steps."""
         self.held[name] = self.edit.add("Identity", [name], f"{name}/held")
         end = self.edit.producers[self.held[name]]
         end.name, own = label_of(self.flow.producers[name]), end.name
@@ -211,14 +211,14 @@ class StreamingRewriter:
         end.name = own
 
     def _rename(self, name: str, held: str) -> None:
-        """Let an output be what waited, and all operators read what did not."""
+        """Rename an output to its delayed value, and let all operators read the current one."""
         try:
             self.edit.rename({name: self.edit.fresh(f"{name}/now"), held: name})
         except LookupError as error:
             raise unknown(self.flow.producers[name], f"a body reads {name!r}, an output") from error
 
     def _open_states(self, op: Op) -> None:
-        """Let a recurrence take its initial states from inputs, and give its last ones."""
+        """Replace the initial states of a recurrence by inputs, and add its last states as outputs."""
         edit, label = self.edit, label_of(op)
         for (first, last), what in zip(recurrent(op).states, ("state", "cell"), strict=False):
             old = edit.input_of(op, first)
@@ -240,19 +240,19 @@ class StreamingRewriter:
                 edit.take(op, first, taken)
                 if (known := edit.give(op, last, given)) != given:
                     edit.add("Identity", [known], f"{given}/same", output=given)
-            else:  # one input has them as several axes
+            else:  # one input has the states as several axes
                 sizes = [-1 if isinstance(size, str) else size for size in rows]
                 one = edit.ints(*before, -1, *behind)
                 edit.take(op, first, edit.add("Reshape", [taken, one], f"{taken}/rows", before=op))
                 known = edit.output_of(op, last) or edit.give(op, last, edit.fresh(f"{given}/rows"))
                 several = edit.ints(*before, *sizes, *behind)
                 edit.add("Reshape", [known, several], f"{given}/axes", output=given)
-            if start is not None:  # the other axes of the rows have one number for all
+            if start is not None:  # the rows' other axes have one value
                 start = start.reshape(*before, *[1] * (len(rows) - 1), -1, *behind) if start.any() else None
             self.states.append(State(taken, given, label, shape, start=start))
 
     def _join_states(self, name: str, parts: list[tuple[str, Op, int]]) -> None:
-        """Let the model return the last states of recurrences that start from the parts of an input."""
+        """Return the last states of recurrences that start from parts of an input."""
         op, edit, shape = parts[0][1], self.edit, self.flow.shape(name) or ()
         starts = [start for start, *_ in parts]
         few, more = (_joins(self.flow, name, starts, size) for size in (2, 3))
@@ -276,7 +276,7 @@ class StreamingRewriter:
         self.states.append(State(name, given, label_of(op), dims))
 
     def _state_shape(self, op: Op) -> tuple[tuple[int, ...], tuple[int | str, ...], tuple[int, ...]]:
-        """The sizes of a state: before its rows, of its rows, which may be several axes, and behind them."""
+        """Return the sizes of a state before its rows, of its rows (one or more axes), and after them."""
         recurrence = recurrent(op)
         is_batch_first = recurrence.is_batch_first(op)
         R = self.flow.shape(op.inputs[recurrence.recurrent_weights])
@@ -291,7 +291,7 @@ class StreamingRewriter:
 
 
 def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_alone: bool) -> SpecError:
-    """That the states which start from an input are not it, all together."""
+    """Return the error for states that are not exactly the parts of an input."""
     labels = ", ".join(dict.fromkeys(repr(label_of(one)) for _, one, _ in parts))
     why = "each must start from its own part, and all parts must be used"
     if not is_alone:
@@ -302,7 +302,7 @@ def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_alone: bool)
 def _joins(
     flow: Flow, name: str, starts: Sequence[str], size: int
 ) -> list[tuple[tuple[int, ...], int, bool]]:
-    """How values can be concatenated to an input: order, axis, and whether they have its shape."""
+    """Return the ways to concatenate values to an input: order, axis, and whether the shapes agree."""
     shape = tuple(item if isinstance(item, int) else size for item in flow.shape(name) or ())
     count = math.prod(shape)
     whole = np.arange(count if count <= _MOST_ELEMENTS else 0, dtype=np.float64)
@@ -316,7 +316,7 @@ def _joins(
     for axis in range(arrays[0].ndim):
         try:
             joined = np.concatenate([arrays[index] for index in order], axis)
-        except ValueError:  # of other shapes
+        except ValueError:  # different shapes
             continue
         if np.array_equal(joined.ravel(), whole):
             found.append((tuple(order), axis, joined.shape == shape))

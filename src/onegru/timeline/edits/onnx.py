@@ -31,9 +31,9 @@ from onegru.timeline.find_time import asked_axes, find_time
 from onegru.timeline.planning.plan import StreamingPlan
 from onegru.timeline.planning.planner import plan_streaming
 
-_MOST_INTEGERS = 64  # that are folded into a constant
-_MOST_FOLDS = 8  # each lets onnx infer more shapes, of which more follow
-_LEAST_IR = 4  # where an initializer need not be an input
+_MOST_INTEGERS = 64  # most integers in a folded constant
+_MOST_FOLDS = 8  # each lets onnx infer more shapes, which allow more folds
+_LEAST_IR = 4  # the first IR version whose initializers need not be inputs
 
 
 def streaming_model(
@@ -44,7 +44,7 @@ def streaming_model(
     delay: bool = False,
     sizes: Mapping[str, object] | None = None,
 ) -> Streaming:
-    """Change a model of whole sequences so that it runs in chunks of them."""
+    """Change a model of whole sequences so that it runs in chunks."""
     if graph.starts:
         raise SpecError(f"{source.name}: was already rewritten for streaming; it runs in chunks as it is")
     add_augru_functions(given, source)
@@ -53,7 +53,7 @@ def streaming_model(
     if model.ir_version < _LEAST_IR:
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
         model.ir_version = _LEAST_IR
-    del model.graph.value_info[:]  # of which exporters write wrong ones; onnx infers them
+    del model.graph.value_info[:]  # exporters write wrong ones; onnx infers them
     for value in model.graph.output:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param:  # as above
@@ -89,12 +89,12 @@ def _fix_steps(
     sizes: Mapping[str, object],
     error: SpecError,
 ) -> int:
-    """Fix the number of steps, if the inputs leave it open and the graph states it."""
-    # Only a caller knows it, because the model can also work in blocks of this many steps.
+    """Fix the number of steps if it is dynamic in the inputs, and fixed in the graph."""
+    # Only the caller knows it, because the model may also work in blocks of this many steps.
     try:
         time, axes = find_time(analysis, asked), analysis.axes
     except SpecError:
-        raise error from error.__cause__  # which knows what the model calls its inputs
+        raise error from error.__cause__  # it has the model's names of the inputs
     cut = {axes.find(factor) for lost in analysis.lost.values() for factor in lost}
     dims = [
         dim
@@ -118,7 +118,7 @@ def _fix_steps(
 
 
 def told_model(source: Source, model: ModelProto, graph: Graph, found: AsItIs) -> Streaming:
-    """A model that runs in chunks as it is, with metadata that say so."""
+    """Return a model that runs in chunks unchanged, with metadata about its states."""
     _name_sizes(model, {})
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     analysis = TimeAnalysis(flow, {}, model_opset(source, model))
@@ -147,7 +147,7 @@ def _edited(
 
 
 def _folded(source: Source, model: ModelProto) -> Flow:
-    """The operators, after small integers that they compute from constants became constants, such as pads."""
+    """Return the operators, with small integers folded into constants, such as pads."""
 
     def read() -> Flow:
         return flow_of(source, model.graph, graph_types(model), model.ir_version)
@@ -182,7 +182,7 @@ def _folded(source: Source, model: ModelProto) -> Flow:
 
 
 def _name_sizes(model: ModelProto, time: Mapping[str, int]) -> None:
-    """Name the open sizes of inputs, as the sizes of states go by these names; those of time have one."""
+    """Name the dynamic sizes of inputs, because states refer to them; sizes of time get one name."""
     shapes = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
     asked = [
         shapes[name][axis] for name, axis in time.items() if -len(shapes[name]) <= axis < len(shapes[name])

@@ -18,11 +18,11 @@ from onegru.timeline.edits.edit import Streaming, StreamingRewriter
 from onegru.timeline.find_time import asked_axes
 from onegru.timeline.planning.planner import plan_streaming
 
-OPSET = 13  # of the operators that layers are read as
+OPSET = 13  # of the operators that represent the layers
 
 
 class _Ir(EditedIr):
-    """An IR whose dynamic sizes have names."""
+    """IR whose dynamic sizes have names."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -39,7 +39,7 @@ class _Ir(EditedIr):
         self._name_rows()
 
     def _name_rows(self) -> None:
-        """Give the rows of an initial state the name that they have in the input of its recurrence."""
+        """Name the rows of an initial state as in the input of its recurrence."""
         analysis = TimeAnalysis(self.flow, {}, OPSET)
         names = {
             axis: size
@@ -54,11 +54,11 @@ class _Ir(EditedIr):
                     self.flow.set_shape(op.inputs[first], (names.get(rows, shape[0]), *shape[1:]))
 
     def named(self, value: str) -> str:
-        """What the model calls an input or output; the name itself of a new one."""
+        """Return the model's name of an input or output; for a new one, its own name."""
         return self.names.get(value, value)
 
     def sizes(self) -> dict[str, list[int | str]]:
-        """The shapes of the inputs, with names for the open sizes."""
+        """Return the shapes of the inputs, with names for the dynamic sizes."""
         return {
             name: [size if isinstance(size, int) else size.removeprefix("dim:") for size in shape]
             for name, value in self.inputs.items()
@@ -67,7 +67,7 @@ class _Ir(EditedIr):
 
 
 def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Streaming:
-    """Change an IR of whole sequences so that it runs in chunks of them; its model is an `IrDocument`."""
+    """Change an IR of whole sequences so that it runs in chunks. The result's model is an `IrDocument`."""
     if kept := kept_states(graph):
         raise SpecError(f"{graph.path}: keeps its states ({kept}) as it is, and stream() of it carries them")
     if graph.starts:
@@ -105,7 +105,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
 
 
 def told_ir(graph: Graph, found: AsItIs) -> Streaming:
-    """An IR that runs in chunks as it is, with metadata that say so."""
+    """Return an IR that runs in chunks unchanged, with metadata about its states."""
     ir = _Ir(graph)
     sizes = ir.sizes()
     states = [State(taken, given, "", tuple(sizes[taken])) for given, taken in found.pairs.items()]

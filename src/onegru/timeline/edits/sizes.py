@@ -16,7 +16,7 @@ from onegru.timeline.size_names import SizeNames, label_of, unknown
 
 
 class SizesRewriter:
-    """Stages the changes of a plan that are about sizes and step indices."""
+    """Rewriter that stages a plan's changes of sizes and step indices."""
 
     def __init__(self, analysis: TimeAnalysis, plan: StreamingPlan, edit: Edit, sizes: SizeNames) -> None:
         self.analysis = analysis
@@ -26,7 +26,7 @@ class SizesRewriter:
         self.sizes = sizes
 
     def take_all(self, op: Op, time_axis: int) -> None:
-        """Let a Gather of all steps pass them on, with the other axes of its indices."""
+        """Replace a Gather of all steps by its input, with the other axes of its indices."""
         value, taken = self.edit.input_of(op, 0), self.analysis.call(op).axis(0)
         rank = len(self.analysis.shape(op.inputs[1]) or ())
         if others := [taken + axis for axis in range(rank) if axis != time_axis]:
@@ -41,7 +41,7 @@ class SizesRewriter:
         self.edit.take(op, 1, self.edit.constant("onegru/latest", np.full_like(index, -1)))
 
     def keep_axis(self, op: Op, axis: int) -> None:
-        """Let a Reshape with computed sizes take the steps of what it reshapes."""
+        """Let a Reshape with computed sizes keep the steps of its input."""
         sizes: list[int | str] = []
         before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
         shape = self.flow.shape(op.outputs[0]) or ()
@@ -63,7 +63,7 @@ class SizesRewriter:
         sizes: list[int | str] = [int(size) for size in array.ravel()]
         before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
         if axis < len(before) and before[axis] == after[axis]:
-            sizes[axis] = 0  # as many as the input has there
+            sizes[axis] = 0  # the input's size
         elif -1 not in sizes:
             sizes[axis] = -1
         else:
@@ -78,7 +78,7 @@ class SizesRewriter:
         self._reshape_to(op, sizes)
 
     def _computed_size(self, op: Op, axis: int) -> str:
-        """Add what computes a size of what a Reshape gives, which is open, from the sizes of inputs."""
+        """Add operators that compute a dynamic size of a Reshape's output from the sizes of inputs."""
         factors = self.sizes.sources(op.outputs[0], axis)
         if factors is None or any(self.plan.inputs.get(name) == other for name, other in factors[1]):
             why = "its sizes have the number of steps written down, next to an open size that no input has"
@@ -95,7 +95,7 @@ class SizesRewriter:
         return found[0]
 
     def _reshape_to(self, op: Op, sizes: Sequence[int | str]) -> None:
-        """Give a Reshape sizes: numbers, where 0 is the size that its input has there, and computed ones."""
+        """Set the sizes of a Reshape: numbers (0: the input's size), and computed sizes."""
         edit, numbers = self.edit, [size for size in sizes if isinstance(size, int)]
         if len(numbers) == len(sizes):
             edit.take(op, 1, edit.ints(*numbers))
@@ -106,10 +106,10 @@ class SizesRewriter:
             self.edit.set(op, allowzero=None)
 
     def open_size(self, op: Op, index: int, axis: int) -> None:
-        """Let a Resize or an Expand keep the steps of what it takes, however many there are."""
+        """Let a Resize or an Expand keep the number of steps of its input."""
         edit, label, port = self.edit, label_of(op), 1 if op.kind == "Expand" else 3
         sizes = edit.input_of(op, port)
-        if op.kind == "Expand":  # where 1 keeps a size
+        if op.kind == "Expand":  # 1 keeps a size
             own = edit.ints(1)
         else:
             shape = edit.add("Shape", [edit.input_of(op, 0)], f"{label}/shape", before=op)
@@ -121,13 +121,13 @@ class SizesRewriter:
         edit.take(op, port, edit.add("Concat", [first, own, last], f"{label}/sizes", before=op, axis=0))
 
     def take_one(self, op: Op, index: int, axis: int) -> None:
-        """Let an operator take one of the steps of an input that are all the same."""
+        """Let an operator read one of an input's steps, which are all equal."""
         value = self.edit.input_of(op, index)
         self.edit.take(op, index, self.edit.slice(value, axis, 0, 1, f"{value}/one", before=op))
 
 
 def with_equal_sizes(sizes: SizeNames, edit: Edit, states: Sequence[State]) -> list[State]:
-    """Give the sizes that states need to be equal one name, in inputs, outputs and the states."""
+    """Give sizes of states that must be equal one name, in inputs, outputs and the states."""
 
     def one(shape: Sequence[Size]) -> tuple[Size, ...]:
         return tuple(sizes.shared(size) if isinstance(size, str) else size for size in shape)

@@ -13,10 +13,10 @@ from onegru.timeline.planning.plan import Cache, FirstSteps, TimeExtent
 
 
 class PaddingPlanner(PlannerPart):
-    """Plans what pads time, and what reads padding: an extent is that of the operator's input."""
+    """Planner of padding and its readers. An extent is that of the operator's input."""
 
     def plan_pad(self, op: Op, move: Move, extent: TimeExtent) -> None:
-        """Steps that are added at either end of time; a Pad may also cut some off behind."""
+        """Plan steps that are added at either end of time; a Pad may also cut trailing steps."""
         operator = operator_of(op.kind)
         is_written = op.kind in ("Pad", "Slice") or isinstance(operator, Window)
         if move.pad_begin < 0 or (move.pad_end < 0 and op.kind != "Pad") or not is_written:
@@ -32,7 +32,7 @@ class PaddingPlanner(PlannerPart):
         self.context.changes.unpadded.append((op, move.axis))
 
     def _put_in_front(self, op: Op, move: Move, extent: TimeExtent) -> bool:
-        """Let the first chunk begin with the steps that a Pad puts in front; whether that was planned."""
+        """Plan a first chunk with the leading steps of a Pad; return whether that is possible."""
         call = self.analysis.call(op)
         fill = self.flow.fill(op.inputs[2]) if call.is_given(2) else call.get("value", 0.0)
         mode = str(call.get("mode", "constant")).lower()
@@ -53,8 +53,8 @@ class PaddingPlanner(PlannerPart):
         return self._begin_with(op, 0, move, extent, fill)
 
     def _begin_with(self, op: Op, index: int, move: Move, extent: TimeExtent, fill: float | None) -> bool:
-        """Let the first chunk of an input begin with steps of a number; None for copies of its first step."""
-        # So steps that come later than in a whole run come at once again, as in differences.
+        """Plan a first chunk with leading steps of a value; None for copies of its first step."""
+        # With known leading steps, delayed steps catch up again, as in differences.
         steps, is_late = move.pad_begin, extent.delay > 0
         if fill == 0:
             steps = min(steps, extent.delay)
@@ -63,7 +63,7 @@ class PaddingPlanner(PlannerPart):
         is_prompt = is_late and fill is not None and steps == extent.delay and self.context.catches_up
         right_pad, delay = extent.right_pad + move.pad_end, extent.delay - steps
         held = min(-delay, -right_pad) if delay < 0 > right_pad else 0
-        if is_late and fill != 0 and not is_prompt:  # the first chunk may be no longer than the delay
+        if is_late and fill != 0 and not is_prompt:  # the first chunk may be as short as the delay
             held = steps
         left_pad = extent.left_pad + move.pad_begin - steps
         self.context.extents[op.outputs[move.output]] = TimeExtent(delay + held, left_pad, right_pad + held)
@@ -78,7 +78,7 @@ class PaddingPlanner(PlannerPart):
         return True
 
     def plan_window(self, op: Op, move: Move, extent: TimeExtent) -> None:
-        """A convolution or a pooling along time reads earlier steps from a cache."""
+        """Plan a convolution or pooling along time, which reads earlier steps from a cache."""
         name, right_pad = op.outputs[move.output], extent.right_pad + move.pad_end
         operator, first = operator_of(op.kind), extent.left_pad + move.pad_begin
         pads_with_zeros = operator.pads_with_zeros(self.analysis.call(op))
@@ -89,13 +89,13 @@ class PaddingPlanner(PlannerPart):
         if later < 0 and not adds_no_bias(op, operator):
             self.context.refuse_ends(f"{move.message} and gives more than it takes")
         elif later > 0 and not self.context.delay and extent.delay + later > 0:
-            self.context.extents[name] = TimeExtent()  # once is enough to say so
+            self.context.extents[name] = TimeExtent()  # reported only once
             self.context.refuse_ends(f"{move.message}: {later_words(extent.delay + later)}")
         elif operator.window == "pool" and move.pad_begin and not pads_with_zeros:
             is_float = (self.flow.dtype(op.inputs[0]) or "").startswith("float")
             if op.label != "MaxPool" or extent.left_pad or not is_float:
                 self.context.refuse_ends("pads the steps that it pools")
-            fill = -math.inf  # which no maximum is, as a window reads one step of the run at least
+            fill = -math.inf  # never a maximum, because a window reads at least one step of the run
         if move.pad_begin or move.pad_end:
             self.context.changes.unpadded.append((op, move.axis))
         if move.reach:
@@ -104,7 +104,7 @@ class PaddingPlanner(PlannerPart):
             )
 
     def front(self, op: Op, axis: int) -> str:
-        """The zeros or first steps that a Concat puts before the first step; "" for none."""
+        """Return the zeros or first steps that a Concat puts before the first step; "" for none."""
         first, *others = op.inputs
         shape = self.flow.shape(first)
         is_front = len(others) == 1 and first not in others and axis in self.context.timed(others[0])
@@ -114,7 +114,7 @@ class PaddingPlanner(PlannerPart):
         return first if is_front and is_known else ""
 
     def plan_concat(self, op: Op, axis: int, extent: TimeExtent) -> None:
-        """A Concat along time: a number or the first steps of a value may come first."""
+        """Plan a Concat along time, which may begin with a constant or a value's first steps."""
         first = op.inputs[0]
         shape = self.flow.shape(first)
         steps = None if shape is None else shape[axis]
@@ -136,10 +136,10 @@ class PaddingPlanner(PlannerPart):
             self.context.changes.unpadded.append((op, axis))
 
     def _join_first(self, op: Op, axis: int, extent: TimeExtent) -> None:
-        """The first steps of one value in front of another one, whose own come when those have come."""
+        """Plan the first steps of one value before those of another, which wait for them."""
         steps, before = self.context.firsts[op.inputs[0]], self.context.extent(op.inputs[0])
         held = max(min(steps - extent.delay, -extent.right_pad), 0)
-        if 0 < before.delay == extent.delay:  # the first chunks may have none of them yet
+        if 0 < before.delay == extent.delay:  # the first chunks may not contain them yet
             held = steps
         delay = extent.delay + held
         is_known = steps <= 1 - before.delay and delay <= 1  # with the first step of the run

@@ -18,74 +18,74 @@ from onegru.timeline.finding import Finding
 
 
 class Cache(NamedTuple):
-    """The last steps of a value, in front of those of a chunk."""
+    """Last steps of a value, to prepend to those of a chunk."""
 
-    op: Op  # what takes them; the padding along time of a pooling or a convolution goes
+    op: Op  # the reader; a pooling or a convolution loses its padding along time
     port: int  # the input of the operator
-    axis: int  # the axis of the input that is time
-    first: int  # how many there are before the first chunk
-    steps: int  # how many there are later
-    # whether each step only waits for so many later ones, as opposed to being read with them
+    axis: int  # the time axis of the input
+    first: int  # number of steps before the first chunk
+    steps: int  # number of steps later
+    # whether each step only waits for that many later steps, without being read with them
     waits: bool = False
-    fill: float = 0.0  # the number that those before the first chunk are
-    # whether each chunk gives as many steps as an input of the model has, and keeps the others
+    fill: float = 0.0  # the value of the steps before the first chunk
+    # whether each chunk returns as many steps as an input of the model has, and stores the others
     is_paced: bool = False
 
 
 class FirstSteps(NamedTuple):
-    """The steps of a chunk that are among the first ones of the run."""
+    """Steps of a chunk that belong to the first steps of the run."""
 
-    op: Op  # a Slice that takes them, or a Pad that repeats the first one before the first step
-    axis: int  # the axis of its first input that is time
-    steps: int  # how many a run has
-    copies: int = 0  # how often a Pad repeats them; 0 for a Slice
-    after: int = 0  # how many caches of the operator come before them, as those for zeros in front of the run
+    op: Op  # a Slice that selects them, or a Pad that repeats the first one before the first step
+    axis: int  # the time axis of its first input
+    steps: int  # number of such steps in a run
+    copies: int = 0  # number of repetitions by a Pad; 0 for a Slice
+    after: int = 0  # number of the operator's caches before them, such as leading zeros
 
 
 @dataclass
 class StreamingPlan:
-    """What to change."""
+    """Changes to make."""
 
-    inputs: dict[str, int] = field(default_factory=dict)  # the time axis of each input that has one
-    outputs: dict[str, int] = field(default_factory=dict)  # as above
-    # the outputs that come later than in a whole run, states included, and by how many steps
+    inputs: dict[str, int] = field(default_factory=dict)  # the time axis of each input with one
+    outputs: dict[str, int] = field(default_factory=dict)  # the same for outputs
+    # the delayed outputs, states included, and their delays in steps
     delays: dict[str, int] = field(default_factory=dict)
-    # the outputs without time, which are those of the newest step
+    # the outputs without a time axis, from the newest step
     newest: list[str] = field(default_factory=list)
     recurrent: list[Op] = field(default_factory=list)  # operators whose states become inputs and outputs
-    # recurrences that take lengths, which are all steps of the axis that they go along
+    # recurrences with lengths that are all steps of their axis
     full_length: list[Op] = field(default_factory=list)
-    # operators with steps as rows, and the inputs where they take a constant of zeros
+    # operators with steps as rows, and their inputs that become constant zeros
     zero_states: list[tuple[Op, int]] = field(default_factory=list)
-    firsts: list[FirstSteps] = field(default_factory=list)  # the operators that take the first steps of a run
-    caches: list[Cache] = field(default_factory=list)  # what is put in front of chunks
-    # outputs whose steps wait for later ones, as a shift gives them, and for how many
+    firsts: list[FirstSteps] = field(default_factory=list)  # the operators that read the first steps of a run
+    caches: list[Cache] = field(default_factory=list)  # steps to prepend to chunks
+    # outputs whose steps wait, as after a shift, and for how many steps
     held: dict[str, int] = field(default_factory=dict)
-    # operators that no longer pad or cut time, along these axes of their first input
+    # operators that lose their padding or cut along time, along these axes of their first input
     unpadded: list[tuple[Op, int]] = field(default_factory=list)
-    # Slices that still cut steps off the front, behind a cache: how many, by operator and axis
+    # Slices that still cut leading steps, after a cache: the number, by operator and axis
     dropped: dict[tuple[int, int], int] = field(default_factory=dict)
-    # Gathers of all steps, each by its number, with the axis of the indices that numbers them
+    # Gathers of all steps by their indices, with the axis of the indices
     whole: list[tuple[Op, int]] = field(default_factory=list)
-    # Gathers of the last step by its index, which is known where the number of steps is fixed
+    # Gathers of the last step by its index, for a fixed number of steps
     latest: list[Op] = field(default_factory=list)
     # Reshapes whose sizes have a fixed number of steps, at these axes
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
-    # sums and products from the first step on, which need that of the steps before, and the axis
+    # sums and products from the first step on, which need the earlier result, and their axis
     accumulated: list[tuple[Op, int]] = field(default_factory=list)
-    # Ranges that number steps, and the number between two
+    # Ranges that number steps, and their increment
     numbered: list[tuple[Op, int]] = field(default_factory=list)
-    # Resizes and Expands that keep time, to a number of steps that is written down: where among their sizes,
-    # and the axis
+    # Resizes and Expands that keep time, to a constant number of steps: its index in their sizes, and the
+    # axis
     resized: list[tuple[Op, int, int]] = field(default_factory=list)
-    # inputs of operators that are the same for each of a fixed number of steps, and the axis
+    # inputs of operators that are equal for each of a fixed number of steps, and their axis
     repeated: list[tuple[Op, int, int]] = field(default_factory=list)
-    refusals: list[Finding] = field(default_factory=list)  # the operators that cannot be streamed, and why
-    # of these, those that steps which a model carries on its own do not make good
+    refusals: list[Finding] = field(default_factory=list)  # operators that cannot be streamed
+    # those in `refusals` that remain even if the model carries steps itself
     lasting: list[Finding] = field(default_factory=list)
 
     def add(self, other: StreamingPlan) -> None:
-        """Take over the changes of an operator."""
+        """Add the changes of an operator."""
         for own, more in zip(self._lists(), other._lists(), strict=True):
             own.extend(more)
         self.dropped |= other.dropped
@@ -93,7 +93,7 @@ class StreamingPlan:
             self.delays[name] = max(steps, self.delays.get(name, 0))
 
     def refuse(self, finding: Finding) -> None:
-        """Refuse the model, whatever it carries."""
+        """Reject the model, regardless of the states that it carries."""
         self.refusals.append(finding)
         self.lasting.append(finding)
 
@@ -102,7 +102,7 @@ class StreamingPlan:
 
 
 class TimeExtent(NamedTuple):
-    """The steps of a value: see the module."""
+    """Steps of a value; see the module docstring."""
 
     delay: int = 0
     left_pad: int = 0
@@ -110,14 +110,14 @@ class TimeExtent(NamedTuple):
 
     @property
     def extra(self) -> int:
-        """How many steps more than the input it has in a whole run."""
+        """Return the additional steps of a whole run, compared with the input."""
         return self.left_pad + self.right_pad - self.delay
 
     @property
     def to_hold(self) -> int:
-        """How many steps may wait as zeros came in front: all if so many are late, else those cut off."""
+        """Return the number of steps that may wait as leading zeros; unless delayed, only cut-off ones."""
         return self.left_pad if self.delay > 0 else min(self.left_pad, -self.right_pad)
 
     def held(self, steps: int) -> TimeExtent:
-        """The same after so many steps of zeros, which are the first ones of a chunk."""
+        """Return the extent after a number of zero steps, which begin the first chunk."""
         return TimeExtent(self.delay, self.left_pad - steps, self.right_pad + steps)

@@ -35,17 +35,17 @@ _MOST_NAMED = 5  # operators in a message
 
 _LOOPS = {"Loop", "Scan", LOOP, TENSOR_ITERATOR}
 
-_QUANTIZED = re.compile("[Qq]uantize|^QLinear|Integer$")  # what quantizers put into a model
+_QUANTIZED = re.compile("[Qq]uantize|^QLinear|Integer$")  # operators that quantizers insert
 
 
 def plan_streaming(
     graph: Graph, analysis: TimeAnalysis, time: Mapping[str, int], delay: bool
 ) -> StreamingPlan:
-    """The changes that a model needs to run in chunks of time."""
+    """Return the changes that a model needs to run in chunks of time."""
     states = {taken for _, taken in graph.states}
     example = next((info.name for info in graph.inputs if info.name not in states), "X")
     plan = Planner(analysis, find_time(analysis, time, example), delay).plan()
-    if plan.refusals or plan.delays:  # what comes later may catch up before it reaches an output
+    if plan.refusals or plan.delays:  # delayed steps may catch up before they reach an output
         planner = Planner(analysis, find_time(analysis, time, example), True, catches_up=True)
         later = planner.plan()
         plan = later if not later.refusals and planner.is_prompt(later) else plan
@@ -61,7 +61,7 @@ def plan_streaming(
 
 
 class Planner(PlannerPart):
-    """Plans what a model needs changed to run in chunks of time."""
+    """Planner of the changes that a model needs to run in chunks of time."""
 
     def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, catches_up: bool = False) -> None:
         super().__init__(PlanContext(analysis, time, delay, catches_up))
@@ -71,7 +71,7 @@ class Planner(PlannerPart):
         self.recurrences = RecurrencesPlanner(self.context)
 
     def plan(self) -> StreamingPlan:
-        """The changes."""
+        """Return the changes."""
         context, plan = self.context, StreamingPlan()
         for name in filter(context.streamed.__contains__, self.analysis.inputs):
             plan.inputs[name] = axis = self._only_axis(name)
@@ -82,7 +82,7 @@ class Planner(PlannerPart):
                 raise SpecError.of("time", words)
             context.steps = size if isinstance(size, int) else context.steps
         planned = [(op, *self._planned(op)) for op in self.analysis.ops]
-        # Others that no output depends on go with what they read.
+        # Other operators that no output depends on are removed with the values that they read.
         carried = [op for op in self.analysis.recurrent if id(op) in context.carried]
         dropped = {id(op): 0 for op, changes, _ in planned if op.kind == "Concat" and changes.unpadded}
         dropped |= {id(op): 1 for op, changes, _ in planned if changes.whole}
@@ -103,7 +103,7 @@ class Planner(PlannerPart):
         return plan
 
     def is_prompt(self, plan: StreamingPlan) -> bool:
-        """Whether no output, and nothing that needs a step in each run, comes later than in a whole run."""
+        """Whether nothing is delayed that is an output, or needs a step in each run."""
         ops = [op for op in self.analysis.ops if operator_of(op.kind).states or operator_of(op.kind).window]
         waiting = [name for op in ops for name in op.outputs if self.context.extent(name).delay > 0]
         return not plan.delays and not waiting
@@ -115,7 +115,7 @@ class Planner(PlannerPart):
         return axes[0]
 
     def _plan_output(self, plan: StreamingPlan, name: str) -> None:
-        """Note what an output of the model is."""
+        """Record the time axis and the delay of an output."""
         extent = self.context.extents.get(name)
         axes = self.context.timed(name)
         if name in self.context.counting:
@@ -127,7 +127,7 @@ class Planner(PlannerPart):
             plan.newest.append(name)
             return
         if len(axes) != 1 or not self.context.leads(name, axes[0]):
-            why = "has steps along an axis that is not time alone"
+            why = "has steps along an axis that is not only time"
             plan.refuse(Finding("unknown", "output", name, why))
         if not axes:
             return
@@ -148,7 +148,7 @@ class Planner(PlannerPart):
             plan.delays[name] = extent.delay
 
     def _planned(self, op: Op) -> tuple[StreamingPlan, list[tuple[Hazard, str, bool]]]:
-        """What an operator needs changed, and what forbids to stream it."""
+        """Return the changes of an operator, and the reasons against streaming it."""
         changes = self.context.begin()
         self._plan_op(op)
         for name in filter(self.context.extents.__contains__, op.outputs):
@@ -156,7 +156,7 @@ class Planner(PlannerPart):
         return changes, self.context.hazards
 
     def _plan_op(self, op: Op) -> None:
-        """What forbids to stream an operator; notes what has to change."""
+        """Find the reasons against streaming an operator, and record its changes."""
         outputs = [name for name in op.outputs if name]
         kind, moves = op.kind, self.analysis.moves[id(op)]
         front = self.padding.front(op, self._concat_axis(op)) if kind == "Concat" else ""
@@ -216,9 +216,9 @@ class Planner(PlannerPart):
             self.context.refuse("mixes", "combines each step of a run with every other")
 
     def _extent(self, op: Op, moves: list[Move], takes: list[int], is_along: bool) -> TimeExtent:
-        """The steps of what an operator takes, which is aligned, and waits where it must."""
+        """Return the steps of an operator's inputs, after they are aligned and delayed as needed."""
         operator = operator_of(op.kind)
-        # Along any axis: a Pad with other numbers beside zeros gives no zeros.
+        # Along any axis: a Pad with other values than zero does not return zeros.
         pads_zeros = op.kind == "Pad" and operator.pads_with_zeros(self.analysis.call(op))
         is_moved = is_along or op.kind in ("Slice", "Split") or pads_zeros
         before = [self.context.extent(op.inputs[index]) for index in takes]
@@ -233,7 +233,7 @@ class Planner(PlannerPart):
     def _check_rule(
         self, op: Op, moves: list[Move], takes: list[int], timed: Mapping[str, list[int]]
     ) -> None:
-        """A rule that does not say where time goes, or lets one value of a run beside all of its steps."""
+        """Check a rule that does not state the time axis, or combines one value of a run with all steps."""
         kind = op.kind
         if kind in ("Reshape", "Flatten"):
             return
@@ -253,7 +253,7 @@ class Planner(PlannerPart):
             self.context.refuse("mixes", ONE_FOR_ALL)
 
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
-        """What takes its own numbers for each step, as a table of positions."""
+        """Check an operator with separate constants for each step, such as a table of positions."""
         changes, recurrence = self.context.changes, recurrence_of(op)
         dropped = {index for _, index in changes.zero_states}
         dropped |= {recurrence.lengths} if recurrence is not None and changes.full_length else set()
@@ -269,13 +269,13 @@ class Planner(PlannerPart):
                 self.context.refuse("mixes", COUNTS)
 
     def _concat_axis(self, op: Op) -> int:
-        """The axis along which a Concat joins."""
+        """Return the axis along which a Concat joins."""
         axis: int = op.attributes.get("axis", 0)
         return axis % len(self.analysis.known[op.outputs[0]] or (0,))
 
     def _wait_for_zeros(self, op: Op, index: int, extent: TimeExtent) -> TimeExtent:
-        """Delay by as many steps as there are leading zeros, unless they are known or were cut off."""
-        # A convolution has in its cache the zeros that it reads.
+        """Delay by the number of leading zeros, unless they are known or were cut off."""
+        # A convolution's cache contains the zeros that it reads.
         axis = self.context.timed(op.inputs[index])[0]
         moves = self.analysis.moves[id(op)] or ()
         reaches = [
@@ -290,7 +290,7 @@ class Planner(PlannerPart):
         return extent.held(steps)
 
     def _align(self, op: Op, takes: list[int], before: list[TimeExtent]) -> TimeExtent:
-        """Let the inputs that are ahead of others wait; returns what they then have."""
+        """Delay the inputs that are ahead of others, and return their common extent."""
         if not before:
             return TimeExtent()
         latest = max(before)
@@ -305,10 +305,10 @@ class Planner(PlannerPart):
         return latest
 
     def _plan_move(self, op: Op, move: Move, extent: TimeExtent) -> None:
-        """What forbids time along an axis of an operator."""
+        """Find the reasons against time along an axis of an operator."""
         kind, operator = op.kind, operator_of(op.kind)
         if kind == "Split" and move.output and self.slices.cut(op, move.axis, extent) is not None:
-            return  # nobody reads it
+            return  # the output is not used
         if kind == "Slice" and self.slices.plan_first(op, move.axis, extent):
             if not self.context.is_alone(op.inputs[0], move.axis):
                 self.context.refuse("unknown", NOT_ALONE)
@@ -321,7 +321,7 @@ class Planner(PlannerPart):
             self.slices.plan(op, move, extent, *cut)
             return
         if kind == "Resize" and self.analysis.call(op).is_given(3):
-            return  # its sizes were looked at
+            return  # its sizes were checked before
         if operator.accumulates is not None and move.hazard and not self.analysis.call(op).get("reverse"):
             if self.context.is_alone(op.inputs[0], move.axis):
                 self.context.changes.accumulated.append((op, move.axis))

@@ -15,17 +15,17 @@ from onegru.timeline.planning.plan import TimeExtent
 
 
 class RecurrencesPlanner(PlannerPart):
-    """Plans recurrences: an extent is that of the sequence."""
+    """Planner of recurrences. An extent is that of the sequence."""
 
     def plan(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
-        """Plan a recurrence, of these axes that are time and this extent of its sequence."""
+        """Plan a recurrence with these time axes and this extent of its sequence."""
         sequence, lengths = op.inputs[0], op.input(recurrent(op).lengths)
         axis = time_axis(op)
         for move in moves:
             if move.axis in timed[sequence] and (move.to is None or (move.hazard and move.output == 0)):
                 self.context.refuse(move.hazard, move.message)
                 return
-        if axis not in timed[sequence]:  # along another axis, as over the bands of one frame
+        if axis not in timed[sequence]:  # along another axis, such as the bands of a frame
             if lengths and self.flow.fill(lengths) == (self.analysis.shape(sequence) or {axis: ""})[axis]:
                 self.context.changes.full_length.append(op)
             elif lengths in self.context.counting:
@@ -70,7 +70,7 @@ class RecurrencesPlanner(PlannerPart):
         self.context.changes.recurrent.append(op)
 
     def _delay_states(self, op: Op, extent: TimeExtent) -> None:
-        """Note how late the states are that a recurrence has outside: it needs a step in each run, too."""
+        """Record the delay of a recurrence's external states, because it also needs a step in each run."""
         for first, _ in recurrent(op).states:
             taken = self.analysis.outside(op.input(first), self.context.streamed)
             if extent.delay > 0 and taken is not None and taken in self.analysis.states:
@@ -80,7 +80,7 @@ class RecurrencesPlanner(PlannerPart):
                 )
 
     def _is_full_length(self, op: Op, extent: TimeExtent) -> bool:
-        """Whether the lengths that a recurrence takes are its number of steps, for all rows."""
+        """Whether the lengths of a recurrence are its number of steps, for all rows."""
         copied = map(self.context.sizes_in, moved_from(self.flow, op.inputs[recurrent(op).lengths], COPIES))
         sizes = next((item for item in copied if item is not None), None)
         if sizes is None:

@@ -15,10 +15,10 @@ from onegru.timeline.planning.plan import TimeExtent
 
 
 class SizesPlanner(PlannerPart):
-    """Follows numbers that count steps, and refuses those that a chunk would count again."""
+    """Planner that follows step counts, and rejects those that a chunk would count again."""
 
     def count_steps(self, op: Op, taken: list[str]) -> None:
-        """Note what an operator to which no step is fed gives that depends on how many there are."""
+        """Record outputs that depend on the number of steps, for an operator without streamed inputs."""
         outputs = [name for name in op.outputs if name]
         counts = self.context.counting.intersection(taken)
         if op.kind in ("Shape", "Size"):
@@ -43,7 +43,7 @@ class SizesPlanner(PlannerPart):
             self.context.counting.update(outputs)
 
     def _is_filled(self, op: Op) -> bool:
-        """Whether an operator repeats what it takes for each step, and for as many as one value has."""
+        """Whether an operator repeats its input for each step, as many times as another value has steps."""
         filled_by = operator_of(op.kind).filled_by
         if filled_by is None or self.analysis.moves[id(op)] is None:
             return False
@@ -64,20 +64,20 @@ class SizesPlanner(PlannerPart):
         return len(self.context.timed(name)) == 1
 
     def _is_numbered(self, op: Op) -> bool:
-        """Whether an operator numbers steps, which goes on from the last chunk's."""
+        """Whether an operator numbers steps, which continue from the last chunk."""
         size, step = self.analysis.numbered.get(id(op), ("", 0))
         steps = self.context.steps_in((size,))
         is_open = not self.context.steps and self.context.counting.isdisjoint(op.inputs[::2])
         if not steps or not is_open or not self.context.is_alone(op.outputs[0], 0):
             return False
         extent = self.context.extent(steps[0][0])
-        held = extent.held(extent.left_pad)  # numbers of steps have no padding before them
+        held = extent.held(extent.left_pad)  # step indices have no leading padding
         self.context.extents[op.outputs[0]] = held
         self.context.changes.numbered.append((op, step))
         return True
 
     def follow_indices(self, op: Op, taken: list[str]) -> None:
-        """Note what is made of constants and numbers of steps, which an input may say of one chunk."""
+        """Record values that are computed from constants and step indices, which only apply to one chunk."""
         if self.context.made.isdisjoint(taken):
             return
         sizes, counts = operator_of(op.kind).size_inputs, not self.context.indices.isdisjoint(taken)
@@ -95,9 +95,9 @@ class SizesPlanner(PlannerPart):
     def check_numbers(
         self, op: Op, taken: list[str], moves: list[Move], timed: Mapping[str, list[int]]
     ) -> None:
-        """What forbids that an operator takes numbers that depend on steps, or on how many there are."""
+        """Reject operators that may not use values that depend on steps, or on the number of steps."""
         kind, indices, recurrence = op.kind, operator_of(op.kind).size_inputs, recurrence_of(op)
-        if recurrence is not None:  # what it starts from and when it stops is looked at there
+        if recurrence is not None:  # its initial state and lengths are checked there
             indices = (recurrence.lengths, *(first for first, _ in recurrence.states))
         named = {name for index, name in enumerate(op.inputs) if index not in indices}
         named |= {*op.taken()}.difference(op.inputs)
@@ -114,7 +114,7 @@ class SizesPlanner(PlannerPart):
                 self.context.refuse("mixes", COUNTS)
 
     def _cuts_time_alone(self, op: Op, index: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
-        """Whether the bounds of a Slice that count steps are those of time, which it keeps."""
+        """Whether a Slice with bounds that count steps only has these bounds on time, and keeps its axes."""
         axes = self.flow.ints(op, "axes", 3)
         sizes, rank = self.context.sizes_in(op.inputs[index]), len(self.analysis.known[op.inputs[0]] or ())
         if index > 2 or axes is None or any(move.to is None for move in moves):
@@ -128,7 +128,7 @@ class SizesPlanner(PlannerPart):
 
     def plan_reshape(self, op: Op, axes: list[int], extent: TimeExtent) -> None:
         """Record a Reshape to a fixed number of steps that differs from its input's."""
-        # Sizes that are known as numbers are written down again, as they may depend on the number of steps.
+        # Known sizes are stored again, because they may depend on the number of steps.
         if op.kind != "Reshape":
             return
         reshaped = [(op, axis) for axis in axes]
@@ -155,7 +155,7 @@ class SizesPlanner(PlannerPart):
                 self.context.changes.reshaped.append((op, axis))
 
     def check_expand(self, op: Op, timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
-        """An Expand or a Resize along time, to a number of steps: only that which there is."""
+        """Check that an Expand or a Resize along time keeps the number of steps."""
         port = 1 if op.kind == "Expand" else 3
         name = op.input(port)
         if not name:
@@ -180,7 +180,7 @@ class SizesPlanner(PlannerPart):
                 self.context.refuse("mixes", "resizes time" if is_time and op.kind == "Resize" else COUNTS)
 
     def is_repeated(self, name: str, axis: int) -> bool:
-        """Whether all elements of a value along an axis are the same."""
+        """Whether all elements of a value along an axis are equal."""
         array, op = self.flow.constant(name), self.flow.producer(name)
         if array is not None:
             return bool(array.size) and bool(np.all(array == np.take(array, [0], axis)))

@@ -12,10 +12,10 @@ from onegru.timeline.planning.plan import Cache, FirstSteps, TimeExtent
 
 
 class SlicesPlanner(PlannerPart):
-    """Plans Slices along time."""
+    """Planner of Slices along time."""
 
     def cut(self, op: Op, axis: int, extent: TimeExtent) -> tuple[int, int] | None:
-        """How many steps of a whole run a Slice cuts off in front and behind; None if that is not known."""
+        """Return the leading and trailing steps of a whole run that a Slice cuts off; None if unknown."""
         call, more = self.analysis.call(op), extent.extra
         if op.kind == "Split":
             return self._all_but_first(op) if axis == call.axis(0) else None
@@ -37,7 +37,7 @@ class SlicesPlanner(PlannerPart):
             and self.context.steps
             and 0 <= self.context.steps + more + front <= extent.left_pad
         ):
-            front += self.context.steps + more  # no more than zeros: not the last steps of any run
+            front += self.context.steps + more  # no more than zeros, so not the last steps of any run
         elif times == -1:
             front = max(more + front, 0)
         if front < 0 or times == 1:
@@ -50,14 +50,14 @@ class SlicesPlanner(PlannerPart):
         return (front, max(more - last, 0)) if times == 1 else None
 
     def _all_but_first(self, op: Op) -> tuple[int, int] | None:
-        """The steps of a Split's parts but the first, if nobody reads them and they have fixed sizes."""
+        """Return the steps of a Split's parts after the first, if they are unused and of fixed size."""
         sizes = op.attributes.get("split") or (self.flow.sizes(op.inputs[1]) if len(op.inputs) > 1 else None)
         others = [size for size in (sizes or ())[1:] if isinstance(size, int)]
         is_read = any(map(self.context.is_read, op.outputs[1:]))
         return None if is_read or sizes is None or len(others) != len(op.outputs) - 1 else (0, sum(others))
 
     def _bound(self, op: Op, name: str, port: int, index: int) -> tuple[int, int] | None:
-        """A bound of a Slice: how many times the input's number of steps, and what is added to it."""
+        """Return a bound of a Slice: a factor of the input's number of steps, and a constant to add."""
         known = self.flow.ints(op, name, port)
         if known is not None:
             return 0, known[index]
@@ -76,7 +76,7 @@ class SlicesPlanner(PlannerPart):
         return None if more is None else (sign * inner, sign * (inner * more + linear[1]))
 
     def ends_with_time(self, op: Op, axis: int) -> bool:
-        """Whether a Slice takes the last step of any number of them."""
+        """Whether a Slice selects the last step of any number of steps."""
         starts, ends, axes = (
             self.flow.ints(op, name, port) for port, name in enumerate(("starts", "ends", "axes"), 1)
         )
@@ -85,7 +85,7 @@ class SlicesPlanner(PlannerPart):
         return starts is not None and ends is not None and starts[index] == -1 and ends[index] >= ENDLESS
 
     def plan_first(self, op: Op, axis: int, extent: TimeExtent) -> bool:
-        """Plan a Slice that takes the first steps of a run for Concats to put in front of others."""
+        """Plan a Slice of a run's first steps, which Concats prepend to other steps."""
         call, output = self.analysis.call(op), op.outputs[0]
         operator, takers = call.operator, self.flow.consumers.get(output, [])
         if not isinstance(operator, Slice) or output in self.flow.outputs or extent.left_pad:
@@ -107,7 +107,7 @@ class SlicesPlanner(PlannerPart):
         return is_front
 
     def plan(self, op: Op, move: Move, extent: TimeExtent, front: int, behind: int) -> None:
-        """A Slice along time: zeros go, steps in front are waited for, and those behind are not known yet."""
+        """Plan a Slice along time: zeros are removed, leading steps delay it, trailing ones come later."""
         later = max(front - extent.left_pad, 0)
         if (front or behind) and not self.context.is_alone(op.inputs[0], move.axis):
             self.context.refuse("unknown", NOT_ALONE)
@@ -124,13 +124,13 @@ class SlicesPlanner(PlannerPart):
         zeros = max(extent.left_pad - front, 0)
         delay, right_pad = extent.delay + later, extent.right_pad - behind
         held = min(-delay, -right_pad) if delay < 0 > right_pad else 0
-        if held:  # what the first chunk begins with is cut off behind
+        if held:  # the leading steps of the first chunk are cut off at its end
             self.context.changes.caches.append(Cache(op, 0, move.axis, 0, held, waits=True))
         self.context.extents[op.outputs[0]] = TimeExtent(delay + held, zeros, right_pad + held)
         self.context.changes.unpadded.append((op, move.axis))
 
     def _takes_steps_apart(self, op: Op, move: Move, extent: TimeExtent) -> bool:
-        """Whether a Slice and others take single steps of a fixed number, for a copy of a layer each."""
+        """Whether Slices select single steps of a fixed number, each for a copy of a layer."""
         others = [other for other in self.flow.consumers[op.inputs[0]] if other.kind == "Slice"]
         cuts = {id(other): self.cut(other, move.axis, extent) for other in others}
         single = {cut for cut in cuts.values() if cut and sum(cut) == self.context.steps + extent.extra - 1}

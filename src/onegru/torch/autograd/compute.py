@@ -14,7 +14,7 @@ from onegru.torch.arguments import GATES, TorchGruConfig, check_steps, spec_of
 from onegru.torch.autograd.memory import TYPES, Tensors, array_if_given, array_of
 from onegru.torch.threads import with_threads
 
-# The inputs that have gradients; behind them come lengths, resets and the weights.
+# The inputs that have gradients. Lengths, resets and the weights follow them.
 INPUTS = ("X", "initial_h", "attention")
 WEIGHTS = ("W", "R", "Wb", "Rb")
 
@@ -23,7 +23,7 @@ def _layer(
     form: TorchGruConfig, X: Tensor, weights: Tensors, attention: bool, packs: bool = True
 ) -> TrainedLayer:
     each = len(weights) // form.num_directions
-    read = each if packs else 2  # gradients from saved gates read the matrices alone
+    read = each if packs else 2  # gradients from saved gates read only the matrices
     arrays = [
         None
         if weight is None or index % each >= read
@@ -55,7 +55,7 @@ def _call(form: TorchGruConfig, tensors: Tensors) -> Call:
 
 
 def forward(form: TorchGruConfig, tensors: Tensors, saves: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Y [T, B, D, H], Y_h and the gates, empty if none are saved."""
+    """Return Y [T, B, D, H], Y_h and the gates, which are empty unless they are saved."""
     X = tensors[0]
     call = _call(form, tensors[:5])
     layer = _layer(form, X, tensors[5:], tensors[2] is not None)
@@ -79,7 +79,7 @@ def backward(
     wanted: Sequence[bool],
     gates: Tensor | None = None,
 ) -> list[Tensor | None]:
-    """The gradients by X, initial_h, attention and the weights, those that are wanted."""
+    """Return the wanted gradients of X, initial_h, attention and the weights."""
     X, attention, (dY, dY_h) = tensors[0], tensors[2], by
     saved = gates if gates is not None and gates.numel() else None
     layer = _layer(form, X, tensors[5:], attention is not None, packs=saved is None)
@@ -102,10 +102,10 @@ def backward(
         lambda shape: array_of("X", X.new_empty(shape)),
     )
     arrays = [*(found.get(name) for name in INPUTS), *(array for own in by_weights for array in own)]
-    return [None if array is None else array.base for array in arrays]  # the tensor that it is the memory of
+    return [None if array is None else array.base for array in arrays]  # the tensor that owns the memory
 
 
 def output_of(Y: Tensor, saves: bool) -> Tensor:
-    """Y [T, B, D, H] as [T, B, D·H]; not a view of what is saved: it may be changed in place."""
+    """Return Y [T, B, D, H] as [T, B, D·H]; not as a view of saved data, so it can be changed in place."""
     output = Y.flatten(2)
     return output.clone() if saves else output

@@ -1,4 +1,4 @@
-"""The layer in PyTorch's own operators, for other devices, types and double gradients."""
+"""Run a layer with PyTorch's own operators, for other devices and types, and for double gradients."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from onegru.torch.autograd.watching import is_batched_gradient
 
 
 class _Elementary:
-    """The elementary functions of tensors, as `onegru.core.elementary.Elementary`."""
+    """Elementary functions of tensors, as in `onegru.core.elementary.Elementary`."""
 
-    # At a breakpoint, the gradient is that of the kernels: from the left, and 0 for HardSigmoid.
+    # At a breakpoint, the gradient is the kernels': the left derivative, and 0 for HardSigmoid.
 
     add = staticmethod(torch.add)
     mul = staticmethod(torch.mul)
@@ -42,7 +42,7 @@ class _Elementary:
         return torch.where(x >= bound, bound, x)
 
     def where_less(self, x: Tensor, bound: float, then: float, otherwise: Tensor) -> Tensor:
-        otherwise = torch.where(x == bound, otherwise.detach(), otherwise)  # at the bound, no gradient
+        otherwise = torch.where(x == bound, otherwise.detach(), otherwise)  # no gradient at the clip value
         return torch.where(x < bound, then, otherwise)
 
     def piecewise(self, x: Tensor, negative: Tensor, positive: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def _apply(activation: Activation, clip: float | None, x: Tensor) -> Tensor:
 
 
 def forward(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
-    """Y [T, B, D·H] and Y_h [D, B, H], as `onegru.torch.autograd.function.gru_layer`."""
+    """Return Y [T, B, D·H] and Y_h [D, B, H], as `onegru.torch.autograd.function.gru_layer`."""
     X, initial_h, attention, lengths, resets, *weights = tensors
     T, B, _ = X.shape
     check_steps("X", T)
@@ -109,7 +109,7 @@ def forward(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
 def gradients(
     form: TorchGruConfig, given: Sequence[Any], outputs: Tensors, wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The gradients of a call, which can be differentiated and transformed again."""
+    """Return the gradients of a call. They can be differentiated and transformed again."""
     values = [*given[:3], *given[5:]]
     indices = [index for index, is_wanted in enumerate(wanted) if is_wanted]
 
@@ -122,8 +122,8 @@ def gradients(
     chosen = [values[index] for index in indices]
     results: Sequence[Tensor]
     if any(dy is not None and is_batched_gradient(dy) for dy in outputs):
-        # `torch.func.vjp` does not take the batches of `is_grads_batched`, autograd does. Views, as one
-        # tensor may be given twice.
+        # `torch.func.vjp` rejects the batches of `is_grads_batched`; autograd accepts them. The views are
+        # needed because a tensor may be passed twice.
         with torch.enable_grad():
             chosen = [value.view_as(value) for value in chosen]
             found = call(*chosen)

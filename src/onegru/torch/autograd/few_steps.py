@@ -17,24 +17,24 @@ from onegru.torch.autograd.memory import ABSENT, TYPES, Rows, Tensors, room_of, 
 from onegru.torch.autograd.watching import EXCHANGE, is_profiled
 
 _NUMBERS = {name: index for index, name in enumerate(ACTIVATIONS)}
-# T, B, I, H, and how many threads PyTorch may use.
+# T, B, I, H, and the number of threads that PyTorch may use.
 _Sizes = tuple[int, int, int, int, int]
 
 
 class Memory(NamedTuple):
-    """The inputs of a call where they are."""
+    """Addresses and strides of the inputs of a call."""
 
-    sizes: _Sizes  # T, B, I, H, and how many threads PyTorch may use
-    # of X, initial_h, attention, lengths, resets and the weights: addresses and strides in bytes
+    sizes: _Sizes  # T, B, I, H, and the number of threads that PyTorch may use
+    # addresses and strides in bytes of X, initial_h, attention, lengths, resets and the weights
     rows: Sequence[Rows]
-    kept: Sequence[Any]  # the storages that these are in, while they are read
+    kept: Sequence[Any]  # the storages, which must stay alive while the kernels read them
     is_cell: bool  # whether the first axis of the inputs is the batch
 
 
 def memory_of(form: TorchGruConfig, tensors: Tensors) -> Memory | None:
-    """Where the inputs of a call are; None if a tensor's memory is not plain.
+    """Return the addresses of the inputs of a call; None if a tensor's memory is not plain.
 
-    Here alone memory is read by its address: all that says whose it is, and how much, is asked.
+    Only this function reads memory by address. So it checks the owner and the size of each tensor's memory.
     """
     sized = _sized(form, tensors)
     if sized is None:
@@ -50,11 +50,11 @@ def memory_of(form: TorchGruConfig, tensors: Tensors) -> Memory | None:
 
 
 def _sized(form: TorchGruConfig, tensors: Tensors) -> tuple[_Sizes, Tensors] | None:
-    """T, B, I, H and PyTorch's threads; and the inputs, with lengths and resets as the kernels take them."""
+    """Return T, B, I, H and PyTorch's threads, and the inputs, with converted lengths and resets."""
     X, lengths, resets, R = tensors[0], tensors[3], tensors[4], tensors[6]
     if X is None or R is None or len(tensors) != 5 + 4 * form.num_directions or X.dtype not in TYPES:
         return None
-    if any(w is None for w in (*tensors[5::4], *tensors[6::4])):  # computed from others
+    if any(w is None for w in (*tensors[5::4], *tensors[6::4])):  # computed from other tensors
         return None
     if lengths is not None or resets is not None:
         lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
@@ -85,7 +85,7 @@ def _of_cell(rows: Rows) -> Rows:
 
 
 def _inputs(memory: Memory, d: int) -> tuple[tuple[int, int, int, int], Rows, Rows, Rows, int, int]:
-    """Those of a direction, as the module takes them."""
+    """Return the inputs of one direction, in the order of the native module."""
     X, h, scores, lengths, resets, *weights = memory.rows
     W, R, Wb, Rb = weights[4 * d : 4 * d + 4]
     if memory.is_cell:
@@ -96,7 +96,7 @@ def _inputs(memory: Memory, d: int) -> tuple[tuple[int, int, int, int], Rows, Ro
 
 
 def run_few_steps(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor] | None:
-    """Y and Y_h of a layer, or the state of a cell twice; None if a tensor's memory is not plain."""
+    """Return Y and Y_h of a layer, or the state of a cell twice; None if a tensor's memory is not plain."""
     sized = _sized(form, tensors)
     if sized is None:
         return None
@@ -104,7 +104,7 @@ def run_few_steps(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tenso
     X: Any = tensors[0]
     Y = X.new_empty((B, H) if len(X.shape) == 2 else (T, B, D * H))
     Y_h = Y if len(X.shape) == 2 else X.new_empty((D, B, H))
-    if is_profiled():  # where autograd's function shows itself
+    if is_profiled():  # as autograd's function appears in profiles
         with torch.profiler.record_function("onegru::few_steps"):
             done = _run_tensors(form, *sized, Y, Y_h)
     else:
@@ -113,7 +113,7 @@ def run_few_steps(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tenso
 
 
 def _run_tensors(form: TorchGruConfig, sizes: _Sizes, tensors: Tensors, Y: Tensor, Y_h: Tensor) -> bool:
-    """Compute a call without gradients; False if memory is not plain."""
+    """Compute a call without gradients; return False if a tensor's memory is not plain."""
     if EXCHANGE is None:
         memory = memory_of(form, tensors)
         if memory is not None:
@@ -122,7 +122,7 @@ def _run_tensors(form: TorchGruConfig, sizes: _Sizes, tensors: Tensors, Y: Tenso
     found = room_of(tensors)
     if found is None:
         return False
-    room, kept = found  # the storages stay while they are read, whatever another thread makes of the tensors
+    room, kept = found  # keeps the storages while they are read, even if another thread changes the tensors
     forms = _native_forms(form, tensors[2] is not None)
     is_cell, is_double = Y is Y_h, Y.dtype is torch.float64
     outputs = Y.data_ptr(), Y_h.data_ptr()
@@ -170,7 +170,7 @@ def gradients_of_few_steps(
     by: tuple[Tensor | None, Tensor | None],
     wanted: Sequence[bool],
 ) -> list[Tensor | None] | None:
-    """The gradients by X, initial_h, attention and the weights; None if a tensor's memory is not plain."""
+    """Return the gradients of X, initial_h, attention and the weights; None if memory is not plain."""
     memory, X = memory_of(form, tensors), tensors[0]
     if memory is None or X is None:
         return None

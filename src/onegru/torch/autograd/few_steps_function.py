@@ -22,7 +22,7 @@ from onegru.torch.autograd.watching import is_intercepted
 
 
 def train_few_steps(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor] | None:
-    """As `run_few_steps`, with gradients."""
+    """Run a short call with gradients; None if a tensor's memory is not plain."""
     memory = memory_of(form, tensors)
     if memory is None:
         return None
@@ -31,11 +31,11 @@ def train_few_steps(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Ten
 
 
 class OnegruFewSteps(torch.autograd.Function):
-    """A layer of few steps, or a step of a cell; its name is that of `grad_fn` and in profiles."""
+    """Autograd function of a short call or a cell's step. Its name appears in `grad_fn` and in profiles."""
 
     @staticmethod
     def forward(ctx: Any, form: TorchGruConfig, memory: Memory, *tensors: Any) -> Any:
-        """Y and Y_h; of a cell the state alone."""
+        """Return Y and Y_h, or the state of a cell."""
         X = tensors[0]
         (T, B, _, H, _), D, is_cell = memory.sizes, form.num_directions, X.dim() == 2
         Y = X.new_empty((B, H) if is_cell else (T, B, D * H))
@@ -49,7 +49,7 @@ class OnegruFewSteps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None = None) -> Any:
-        """The gradients by all arguments."""
+        """Return the gradients of all arguments."""
         form, is_cell = ctx.form, ctx.is_cell
         saved = unpack_saved(ctx, form, dY, dY_h)
         gates = saved.others[0]
@@ -59,7 +59,7 @@ class OnegruFewSteps(torch.autograd.Function):
             found = gradients_of_few_steps(form, saved.tensors, gates, (dY, dY_h), saved.wanted)
             if found is not None:
                 return by_arguments(found)
-        # Something has to see an operator, or hooks gave other memory: gates are computed again.
+        # A mode must see an operator, or hooks replaced the memory: compute the gates again.
         if is_cell:
             saved.tensors[:3] = [None if item is None else item[None] for item in saved.tensors[:3]]
             dY = None if dY is None else dY[None]

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from onegru.torch.autograd import operators as operators  # which has made them
+from onegru.torch.autograd import operators as operators  # registers the operators
 
 _Shape = Sequence[int]
 
 
 def _sizes(X: _Shape, R: Sequence[_Shape]) -> tuple[int, int, int, int]:
-    """Rows of all steps in all directions, 3·H, I and H."""
+    """Return T·B·D, 3·H, I and H."""
     (T, B, I), H = X, R[0][1]
     return T * B * len(R), 3 * H, I, H
 
@@ -33,5 +33,5 @@ def _backward_flops(*arguments: Any, **_: Any) -> int:
     rows, gates, I, H = _sizes(X, R)
     by_weights = wanted[3:]
     inputs = I * (bool(wanted[0]) + any(by_weights[::4]))
-    states = H * (1 + any(by_weights[1::4]))  # back through time, and by R
+    states = H * (1 + any(by_weights[1::4]))  # backpropagation through time, and the gradient of R
     return 2 * rows * gates * (inputs + states)

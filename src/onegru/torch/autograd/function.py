@@ -1,4 +1,4 @@
-"""A layer in all its directions as a function of PyTorch, with its gradients."""
+"""Run a layer in all its directions as a function of PyTorch, with gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from onegru.torch.route import Route, choose_layer_route, wants_gradients
 
 
 def gru_layer(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
-    """Y [T, B, D·H] and Y_h [D, B, H] of a layer in all its directions."""
+    """Return Y [T, B, D·H] and Y_h [D, B, H] of a layer in all its directions."""
     X = tensors[0]
     if any(tensor is not None and tensor.device != X.device for tensor in tensors):
         devices = {str(tensor.device) for tensor in tensors if tensor is not None}
@@ -48,7 +48,7 @@ def gru_layer(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
 
 
 def _exported(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
-    """The layer as a node of ONNX."""
+    """Export the layer as an ONNX node."""
     if torch.compiler.is_compiling():
         return export_layer(form, tensors, None)
     present = [tensor is not None for tensor in tensors]
@@ -65,13 +65,13 @@ def _exported(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
 
 
 def _backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
-    """The gradients by all arguments of a call."""
+    """Return the gradients of all arguments of a call."""
     saved = unpack_saved(ctx, ctx.form, dY, dY_h)
     return by_arguments(gradients(ctx.form, saved, saved.others[0], (dY, dY_h), saved.others[1]))
 
 
 def _seen_forward(form: TorchGruConfig, tensors: Tensors, saves: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """As `forward`."""
+    """Run `forward`, or the operator if something intercepts the call."""
     if not is_intercepted(*tensors):
         return forward(form, tensors, saves)
     _, Y_h, Y = call_operator(form, tensors)
@@ -79,11 +79,11 @@ def _seen_forward(form: TorchGruConfig, tensors: Tensors, saves: bool) -> tuple[
 
 
 class OnegruGRU(torch.autograd.Function):
-    """The layer; its name is that of `grad_fn` and in profiles."""
+    """Autograd function of a layer. Its name appears in `grad_fn` and in profiles."""
 
     @staticmethod
     def forward(ctx: Any, form: TorchGruConfig, saves: bool, *tensors: Tensor | None) -> Any:
-        """Y and Y_h."""
+        """Return Y and Y_h."""
         Y, Y_h, gates = _seen_forward(form, tensors, saves)
         if saves:
             ctx.form = form
@@ -93,12 +93,12 @@ class OnegruGRU(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
-        """The gradients by all arguments."""
+        """Return the gradients of all arguments."""
         return _backward(ctx, dY, dY_h)
 
 
 class _TransformedOnegruGRU(torch.autograd.Function):
-    """The layer in transforms of `torch.func`, which want to see all that is saved; it takes longer."""
+    """Autograd function for transforms of `torch.func`, which must see all saved tensors; it is slower."""
 
     @staticmethod
     def forward(form: TorchGruConfig, saves: bool, *tensors: Tensor | None) -> Any:
@@ -119,9 +119,9 @@ class _TransformedOnegruGRU(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, form: TorchGruConfig, saves: bool, *tensors: Tensor | None) -> Any:
-        """One call after the other."""
+        """Run the calls of a batch sequentially."""
         if info.batch_size == 0:
-            raise SpecError("vmap: of no calls; must be of 1 or more")
+            raise SpecError("vmap: batch size 0; must be at least 1")
         results = []
         for index in range(info.batch_size):
             taken = [

@@ -1,4 +1,4 @@
-"""Memory of PyTorch's tensors: as arrays, and as addresses with strides."""
+"""Read the memory of PyTorch's tensors as arrays, and as addresses with strides."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ABSENT: Rows = (0, 0, 0)
 
 
 def array_of(name: str, tensor: Tensor) -> Array:
-    """A tensor's memory as an array, its last axis contiguous, for the time of a call."""
-    # Unlike `Tensor.numpy` it leaves the memory to PyTorch, which can resize it later.
+    """Return a tensor's memory as an array with a contiguous last axis, for the duration of a call."""
+    # Unlike `Tensor.numpy`, PyTorch keeps the memory, and can resize it later.
     if not tensor.is_cpu or tensor.dtype not in _DTYPES or tensor.layout is not torch.strided:
         kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device.type}"
         raise SpecError.of(name, f"{kind}; must be float32 or float64 with strides on the CPU")
@@ -46,17 +46,18 @@ def array_of(name: str, tensor: Tensor) -> Array:
 
 
 def array_if_given(name: str, tensor: Tensor | None) -> Array | None:
-    """As `array_of`; None for None."""
+    """Return `array_of` the tensor; None for None."""
     return None if tensor is None else array_of(name, tensor)
 
 
 def rows_of(
     tensors: Tensors, shapes: tuple[tuple[int, ...], ...], kinds: str, dtype: torch.dtype
 ) -> tuple[list[Rows], list[Any]] | None:
-    """See `tensor_rows` of the module; None also if a tensor is not strided, or a view that negates.
+    """Return addresses and strides of tensors, as the module's `tensor_rows`; None if memory is not plain.
 
-    Also returns the storages: they keep the memory alive while it is read, even if another thread changes the
-    tensors. The size of a storage shows whether its memory was freed.
+    The result is also None if a tensor is not strided, or is a negating view. The returned storages keep the
+    memory alive while it is read, even if another thread changes the tensors. The size of a storage shows
+    whether its memory was freed.
     """
     found = room_of(tensors)
     if found is None:
@@ -74,7 +75,7 @@ def rows_of(
 
 
 def room_of(tensors: Tensors) -> tuple[list[int], list[Any]] | None:
-    """Where the storages of tensors begin and end, and the storages; None if a tensor has no plain one."""
+    """Return the addresses of the tensors' storages, and the storages; None if a tensor has no plain one."""
     room: list[int] = []
     storages: list[Any] = []
     for tensor in tensors:
@@ -84,7 +85,7 @@ def room_of(tensors: Tensors) -> tuple[list[int], list[Any]] | None:
             try:
                 storage = tensor.untyped_storage()
                 begin = storage.data_ptr()
-            except (RuntimeError, NotImplementedError):  # a tensor without memory, as of zeros
+            except (RuntimeError, NotImplementedError):  # a tensor without memory, such as a zero tensor
                 return None
             storages.append(storage)
             room += (begin, begin + storage.nbytes())
@@ -96,7 +97,7 @@ def room_of(tensors: Tensors) -> tuple[list[int], list[Any]] | None:
 def _rows_by_attributes(
     tensor: Tensor | None, shape: tuple[int, ...], kind: str, dtype: torch.dtype
 ) -> Rows | None:
-    """The same of one tensor, where PyTorch is older than that interface."""
+    """Return address and strides of a tensor, for versions of PyTorch without that interface."""
     if tensor is None:
         return ABSENT
     wanted = {"l": torch.int64, "b": torch.bool}.get(kind, dtype)
@@ -111,7 +112,7 @@ def _rows_by_attributes(
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Whether a tensor's storage holds all of its numbers: a program may have freed or cut it."""
+    """Whether a tensor's storage holds all its values: a program may have freed or cut it."""
     if not tensor.numel():
         return True
     span = tensor.numel() - 1

@@ -1,4 +1,4 @@
-"""A layer and its gradients as operators of PyTorch, `onegru::gru` and `onegru::gru_backward`.
+"""Define the PyTorch operators `onegru::gru` and `onegru::gru_backward`.
 
 Compiled and exported programs, traces, and tensors without data use them. Arguments have the names of the
 specifications; Wb and Rb are empty without biases.
@@ -28,11 +28,11 @@ _FORM = (
     "str direction, bool linear_before_reset, float clip, str[] activations, float[] activation_alpha, "
     "float[] activation_beta, bool resets_to_initial, str attention_form"
 )
-_INPUTS = 5  # before the weights
+_INPUTS = 5  # number of tensors before the weights
 
 
 class _Given(NamedTuple):
-    """The tensors of an operator, as its schema has them."""
+    """Tensors of an operator, in the order of its schema."""
 
     X: Tensor
     initial_h: Tensor | None
@@ -45,13 +45,13 @@ class _Given(NamedTuple):
     Rb: Sequence[Tensor]
 
     def in_a_row(self) -> list[Tensor | None]:
-        """As `gru_layer` has them: the inputs, then for each direction its weights."""
+        """Return the tensors in the order of `gru_layer`: the inputs, then the weights of each direction."""
         biases = [own or [None] * len(self.W) for own in (self.Wb, self.Rb)]
         return [*self[:_INPUTS], *(w for own in zip(self.W, self.R, *biases, strict=True) for w in own)]
 
 
 def _given(tensors: Tensors) -> _Given:
-    """The inverse of `in_a_row`. A bias that only another direction has is zero."""
+    """Return the inverse of `in_a_row`. If only one direction has a bias, the other bias is zero."""
     X, W = tensors[0], tensors[_INPUTS::4]
     weights: list[list[Tensor]] = []
     for index in range(4):
@@ -66,7 +66,7 @@ def _given(tensors: Tensors) -> _Given:
 
 
 def _check(given: _Given, form: TorchGruConfig) -> None:
-    """Raises SpecError if lists are not of this form's directions, or X of a type that no kernel has."""
+    """Raise SpecError unless the lists match the number of directions, and a kernel has X's type."""
     D = form.num_directions
     lists = {"W": given.W, "R": given.R, "Wb": given.Wb, "Rb": given.Rb}
     for name, count in ((name, len(items)) for name, items in lists.items()):
@@ -77,12 +77,12 @@ def _check(given: _Given, form: TorchGruConfig) -> None:
         raise SpecError.of("X", f"{found}; must be float32 or float64")
 
 
-# The schemas are written out, as PyTorch 2.6 does not read lists from annotations.
+# Schemas are written out because PyTorch 2.6 does not read lists from annotations.
 @torch.library.custom_op(
     "onegru::gru", mutates_args=(), schema=f"({_TENSORS}, {_FORM}) -> (Tensor, Tensor, Tensor)"
 )
 def _operator(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Y [T, B, D·H], Y_h and Y [T, B, D, H], which gradients need."""
+    """Return Y [T, B, D·H], Y_h, and Y [T, B, D, H] for the gradients."""
     given = _Given(*arguments[: len(_Given._fields)])
     form = form_from(arguments[len(given) :])
     _check(given, form)
@@ -103,7 +103,7 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     schema=f"({_TENSORS}, Tensor Y, Tensor? dY, Tensor? dY_h, bool[] wanted, {_FORM}) -> Tensor[]",
 )
 def _backward_operator(*arguments: Any) -> list[Tensor]:
-    """The gradients that are wanted, by X, initial_h, attention, and each direction's weights."""
+    """Return the wanted gradients of X, initial_h, attention, and each direction's weights."""
     given = _Given(*arguments[: len(_Given._fields)])
     Y, dY, dY_h, wanted, *scalars = arguments[len(given) :]
     form = form_from(scalars)
@@ -131,7 +131,7 @@ def _(*arguments: Any) -> list[Tensor]:
 
 
 def call_operator(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor, Tensor]:
-    """Y [T, B, D·H], Y_h and Y [T, B, D, H], by the operator."""
+    """Return Y [T, B, D·H], Y_h and Y [T, B, D, H], computed by the operator."""
     found: tuple[Tensor, Tensor, Tensor] = _operator(*_given(tensors), *form.scalars)
     return found
 
@@ -143,7 +143,7 @@ def call_backward_operator(
     by: Tensors,
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
-    """As `onegru.torch.autograd.compute.backward`, by the operator."""
+    """Return the gradients, as `onegru.torch.autograd.compute.backward`, computed by the operator."""
     found = iter(_backward_operator(*_given(tensors), Y, *by, list(wanted), *form.scalars))
     return [next(found) if is_wanted else None for is_wanted in wanted]
 
@@ -151,7 +151,7 @@ def call_backward_operator(
 def gradients(
     form: TorchGruConfig, saved: Saved, Y: Tensor, by: Tensors, gates: Tensor | None = None
 ) -> list[Tensor | None]:
-    """The gradients of a call: differentiable, by an operator that modes see, or by the kernels."""
+    """Return the gradients of a call: differentiable, by an operator that modes see, or by the kernels."""
     tensors, _, wanted, create_graph = saved
     if create_graph:
         return fallback.gradients(form, tensors, by, wanted)
@@ -164,7 +164,7 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     given = _Given(*inputs[: len(_Given._fields)])
     ctx.form, ctx.has_biases = inputs[len(given) :], [bool(own) for own in given[-2:]]
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(output[2])  # as what gradients need
+    ctx.mark_non_differentiable(output[2])  # the gradients need only its values
     ctx.save_for_backward(*given.in_a_row(), output[2])
 
 

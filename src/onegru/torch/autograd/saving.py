@@ -1,4 +1,4 @@
-"""Tensors that autograd functions save."""
+"""Save tensors for autograd functions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from onegru.torch.autograd.compute import INPUTS, WEIGHTS
 from onegru.torch.autograd.memory import Tensors
 from onegru.torch.autograd.watching import is_intercepted, is_transformed
 
-_CLONED = (3, 4)  # lengths and resets: a program may write to their memory
+_CLONED = (3, 4)  # lengths and resets, because a program may write to their memory
 
 
 def save(ctx: Any, tensors: Tensors, *others: Tensor) -> None:
-    """Save the inputs of a call for backward, and others behind them.
+    """Save the inputs of a call for backward, and then other tensors.
 
-    A program may assign to the `data` of a tensor meanwhile, which then has other memory, and autograd does
-    not see it. PyTorch's own operators read views, which keep the old one: so does what is detached here.
-    Second derivatives need the parameters themselves.
+    A program may assign to the `data` of a tensor before backward. Autograd does not see that change of
+    memory. Detached tensors, like the views in PyTorch's own operators, keep the old memory. Second
+    derivatives need the parameters themselves.
     """
     leaves = {n: t.detach() for n, t in enumerate(tensors) if t is not None and t.requires_grad and t.is_leaf}
     own = [t if t is None or t.requires_grad else t.detach() for t in tensors]
@@ -33,17 +33,17 @@ def save(ctx: Any, tensors: Tensors, *others: Tensor) -> None:
 
 
 class Saved(NamedTuple):
-    """What a backward pass starts from."""
+    """Start of a backward pass."""
 
-    # the inputs as they were in the call; to differentiate twice, the inputs themselves
+    # the inputs as they were in the call; for second derivatives, the inputs themselves
     tensors: list[Tensor | None]
-    others: list[Tensor]  # what was saved behind them
-    wanted: tuple[bool, ...]  # whether the gradient by X, initial_h, attention and each weight is wanted
-    create_graph: bool  # whether the gradients are differentiated or transformed in turn
+    others: list[Tensor]  # the other tensors that were saved
+    wanted: tuple[bool, ...]  # whether the gradients of X, initial_h, attention and each weight are wanted
+    create_graph: bool  # whether the gradients will be differentiated or transformed again
 
 
 def unpack_saved(ctx: Any, form: TorchGruConfig, *by: Tensor | None) -> Saved:
-    """What was saved of a call, given the gradients by its outputs."""
+    """Return the saved tensors of a call, given the gradients of its outputs."""
     needed, leaves = ctx.needs_input_grad[2:], ctx.leaves
     create_graph = torch.is_grad_enabled() or any(map(is_transformed, by))
     found = list(ctx.saved_tensors)
@@ -53,18 +53,18 @@ def unpack_saved(ctx: Any, form: TorchGruConfig, *by: Tensor | None) -> Saved:
             tensors[index] = numbers
         elif not _is_same(tensors[index], numbers):
             name = (*INPUTS, "", "", *WEIGHTS * form.num_directions)[index]
-            raise SpecError.of(name, "data changed since the call; must not change, to differentiate twice")
+            raise SpecError.of(name, "data changed since the call; must be unchanged to differentiate twice")
     inputs = 5 + 4 * form.num_directions
     return Saved(tensors[:inputs], tensors[inputs:], (*needed[:3], *needed[5:]), create_graph)
 
 
 def by_arguments(gradients: Tensors) -> Any:
-    """The gradients by X, initial_h, attention and the weights, in the order of a function's arguments."""
+    """Return the gradients of X, initial_h, attention and the weights, in the order of the arguments."""
     return None, None, *gradients[:3], None, None, *gradients[3:]
 
 
 def _is_same(tensor: Tensor, numbers: Tensor) -> bool:
-    """Whether a tensor still holds these numbers, be it in other memory, as copies by hooks are."""
+    """Whether a tensor still has these values, even in other memory, such as a copy by a hook."""
     if is_intercepted(tensor, numbers):
         return True
     is_alike = tensor.shape == numbers.shape and tensor.dtype == numbers.dtype

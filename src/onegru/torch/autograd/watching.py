@@ -1,8 +1,8 @@
 """Detect tracing, transforms and tensor subclasses.
 
-This needs PyTorch's private interface, which every release can change. So no other module uses it, and this
-one tries every function at import. If one fails, GRUs run by PyTorch's own operators, which work in every
-mode and transform.
+This needs PyTorch's private interface, which every release can change. So only this module uses it, and it
+tries every function at import. If one fails, GRUs run on PyTorch's own operators, which work in every mode
+and transform.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from torch.autograd import forward_ad
 
 _CLASSES = {Tensor, torch.nn.Parameter, type(None)}
 
-#: How PyTorch shows the memory of its tensors, from 2.10 on; None where it does not.
+#: PyTorch's interface to the memory of tensors, from version 2.10 on; else None.
 EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-#: Whether a profiler runs; a call then shows its name.
+#: Whether a profiler runs. A call then records its name.
 is_profiled = getattr(torch.autograd, "_profiler_enabled", lambda: True)
 
 
 def is_known() -> bool:
-    """Whether this PyTorch answers all questions here; if not, GRUs run by PyTorch's own operators."""
+    """Whether this PyTorch has the private interface; if not, GRUs run on PyTorch's own operators."""
     return _MISSING is None
 
 
 def are_plain(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether these are known to be of PyTorch's own classes, or None."""
+    """Whether all tensors are known to have PyTorch's own classes, or are None."""
     return _MISSING is None and _CLASSES.issuperset(map(type, tensors))
 
 
 def is_plain_call() -> bool:
-    """Whether no mode, transform or derivative in forward mode has to see this call."""
-    return not (  # without other functions, which take time
+    """Whether no mode, transform or forward-mode derivative must see this call."""
+    return not (  # no other functions, because they take time
         torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
@@ -44,9 +44,9 @@ def is_plain_call() -> bool:
 
 
 def is_intercepted(*tensors: Tensor | None) -> bool:
-    """Whether something stands between these tensors and their numbers: a mode, a trace, a class of tensors.
+    """Whether a mode, a trace or a tensor subclass intercepts access to the values of these tensors.
 
-    It has to see an operator, as it would not see that memory is read.
+    Such code must see an operator, because it does not see reads of memory.
     """
     if _MISSING is not None:
         return False
@@ -59,24 +59,24 @@ def is_intercepted(*tensors: Tensor | None) -> bool:
 
 
 def is_transformed(tensor: Tensor | None) -> bool:
-    """Whether `torch.func` stands between a tensor and its numbers."""
+    """Whether a tensor is a wrapper of `torch.func`."""
     if tensor is None or _MISSING is not None:
         return False
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor) or is_batched_gradient(tensor))
 
 
 def is_batched_gradient(tensor: Tensor) -> bool:
-    """Whether a gradient is one of those that `is_grads_batched` computes at once."""
+    """Whether a gradient belongs to a batch of `is_grads_batched`."""
     return bool(torch._C._functorch.is_legacy_batchedtensor(tensor))
 
 
 def is_of_zeros(tensor: Tensor) -> bool:
-    """Whether a tensor has no memory because all its numbers are 0."""
+    """Whether a tensor has no memory because all its values are 0."""
     return bool(tensor._is_zerotensor())
 
 
 def is_dual() -> bool:
-    """Whether derivatives in forward mode are computed, which reads of memory would lose."""
+    """Whether forward-mode derivatives are computed, which reads of memory would lose."""
     return _MISSING is None and bool(forward_ad._current_level >= 0)
 
 
@@ -86,19 +86,19 @@ def is_transforming() -> bool:
 
 
 def is_mapped() -> bool:
-    """Whether `torch.vmap` may make this call; where nobody knows, it does not make a traced one."""
+    """Whether `torch.vmap` may make this call. Without the private interface, assume it unless tracing."""
     return _is_within("Vmap") if _MISSING is None else not torch.jit.is_tracing()
 
 
 def is_functionalized(alone: bool = False) -> bool:
-    """Whether `torch.func.functionalize` may make this call, and with `alone` that nothing else does."""
+    """Whether `torch.func.functionalize` may make this call; with `alone`, as the only transform."""
     if _MISSING is not None:
         return not alone
     return _is_within("Functionalize") and not (alone and len(set(_transforms())) > 1)
 
 
 def _has_modes() -> bool:
-    """Whether a mode sees what runs: modes that trace before autograd have a separate stack."""
+    """Whether a mode sees operators: modes that trace before autograd have a separate stack."""
     return bool(torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch())
 
 
@@ -112,7 +112,7 @@ def _transforms() -> list[Any]:
 
 
 def _missing() -> str | None:
-    """What PyTorch's private interface lacks; None if it answers every question."""
+    """Return the missing part of PyTorch's private interface; None if it is complete."""
     tensor = torch.empty(0)
     try:
         for question in (is_batched_gradient, is_of_zeros, is_transformed, is_intercepted):

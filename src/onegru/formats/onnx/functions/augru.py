@@ -1,4 +1,4 @@
-"""GRUs with attention (AUGRU) in ONNX models.
+"""Define AUGRU nodes, GRUs with attention, in ONNX models.
 
 ONNX has no operator for it. Models with onegru's own `AUGRU` nodes also contain functions that define these
 nodes with ONNX's operators, for runtimes that support functions. onegru's execution provider claims the nodes
@@ -32,9 +32,9 @@ def lacks_augru_functions(model: ModelProto) -> bool:
 def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool:
     """Add the functions of a model's AUGRU nodes, and replace existing ones.
 
-    Nodes in bodies and in other functions count as well. Nodes that differ in their attributes, or in which
-    inputs they have, need separate functions, for which they get separate domains. The domains are
-    added to the opsets, and the IR version is raised to one that has functions.
+    Nodes in subgraphs and in other functions also count. Nodes with different attributes, or with different
+    inputs present, need separate functions in separate domains. The domains are added to the opsets, and the
+    IR version is raised to one that has functions.
     """
     source = source or Source("the model")
     others = [function for function in model.functions if not is_augru_function(function)]

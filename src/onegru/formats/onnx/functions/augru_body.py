@@ -1,4 +1,4 @@
-"""The function of an AUGRU node as text in ONNX's syntax: a Scan for each direction.
+"""Write the function of an AUGRU node as text in ONNX's syntax: a Scan for each direction.
 
 The types follow the inputs. ONNX functions cannot depend on which inputs or attributes a node has, so there
 is one function for each case. Each has its own domain: ONNX Runtime 1.25 confuses functions that differ only
@@ -101,7 +101,7 @@ def augru_function(
     given: Collection[str] = OPTIONAL,
     domain: str = AUGRU_DOMAINS[0],
 ) -> FunctionProto:
-    """The function `AUGRU` for nodes with these attributes and inputs."""
+    """Return the function `AUGRU` for nodes with these attributes and inputs."""
     values = read_attributes(AUGRU, attributes)
     if opset < AUGRU_OPSET:
         advice = "convert the model with onnx.version_converter"
@@ -164,7 +164,7 @@ class _StepText:
 
     def __init__(self, count: str) -> None:
         self.count = count  # the attribute of a Split into halves
-        self.constants: list[str] = []  # outside of the bodies
+        self.constants: list[str] = []  # outside the bodies
         self.nodes: list[str] = []
         self.numbers: dict[float, str] = {}
         self.names = itertools.count()

@@ -19,7 +19,7 @@ _Key = tuple[str, str, str]
 
 
 def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
-    """Inline the functions of a model, if any of them holds a GRU."""
+    """Inline the functions of a model, if one of them contains a GRU."""
     if not model.functions:
         return model
     functions: dict[_Key, FunctionProto] = {}

@@ -1,4 +1,4 @@
-"""Bounds on the memory that loading a model needs."""
+"""Limit the memory that loading a model needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHAPE_NUMBERS = 1024
 
 
 def check_bounds(source: Source, model: ModelProto, size: int, external: Sequence[TensorProto]) -> int:
-    """Refuse a model that takes far more memory than its file, whatever runs it."""
+    """Reject a model that needs far more memory than its file, in any runtime."""
     files = external_files(source, external)
     most = _FREE + _TIMES * (size + sum(path.stat().st_size for path in files))
     total = 0
@@ -127,7 +127,7 @@ def _inferred(
     plain: Sequence[NodeProto],
     chosen: Sequence[NodeProto],
 ) -> dict[str, int]:
-    """The bytes of each output of some nodes, as onnx infers them without computing anything."""
+    """Return the bytes of each output of some nodes, as inferred by onnx without computation."""
     graph = GraphProto(name="constants")
     used = {name for node in chosen for name in node.input}
     held = {tensor.name: tensor for tensor in tensors if tensor.name in used}

@@ -1,4 +1,4 @@
-"""ONNX models that ONNX Runtime runs, with onegru for their GRU nodes."""
+"""Run ONNX models in ONNX Runtime, with onegru for their GRU nodes."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from onegru.runtimes.execution_provider import add_observer, remove_observer
 
 @dataclass(frozen=True, eq=False)
 class OnnxRuntimeModel(RuntimeModel):
-    """See `onegru.formats.graph.RuntimeModel`."""
+    """Model for ONNX Runtime; see `onegru.formats.graph.RuntimeModel`."""
 
-    source: Source  # where the model comes from; ONNX Runtime reads its file, if there is one
-    data: bytes  # the model, as `runnable` gives it
+    source: Source  # the source of the model; ONNX Runtime reads its file, if there is one
+    data: bytes  # the model, from `runnable`
     where: str  # a description of the first of its other nodes
     names: tuple[str, ...]  # distinct names of its GRU nodes
-    disabled: tuple[str, ...]  # the names of ONNX Runtime's optimizers that must not see it
-    exact_int8: bool  # whether ONNX Runtime is told to multiply integers of eight bits exactly
+    disabled: tuple[str, ...]  # the names of ONNX Runtime's optimizers that must not run
+    exact_int8: bool  # whether ONNX Runtime must multiply 8-bit integers exactly
     most_ahead: int  # the largest size in bytes of a value that is computed ahead of the runs
-    # the inputs that have defaults. These are constants, and so is what is computed of them, until a run
-    # gives others: such runs have a separate session, of the model as it is
+    # the inputs with defaults. They and values computed from them are constants. A run with other values uses
+    # a separate session of the unchanged model
     defaults: frozenset[str]
-    lstm: str  # a description of its first LSTM node: ONNX Runtime ends the process for an empty batch
+    lstm: str  # a description of its first LSTM node, for which an empty batch would crash the process
     batch_axes: Mapping[str, Sequence[int]]  # the axes of inputs that can be the batch of an LSTM node
 
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
@@ -114,7 +114,7 @@ def lstm_of(model: ModelProto) -> tuple[str, Mapping[str, Sequence[int]] | None]
     shapes = {value.name: value.type.tensor_type.shape.dim for value in (*graph.value_info, *graph.input)}
     symbols: set[str] = set()
     for node in nodes:
-        dims = shapes.get(node.input[0], ())  # nothing for a node of a body or of a function
+        dims = shapes.get(node.input[0], ())  # empty for a node of a subgraph or function
         axis = 0 if any(item.name == "layout" and item.i for item in node.attribute) else 1
         if len(dims) != 3 or not (dims[axis].dim_value or dims[axis].dim_param):
             return describe(nodes[0]), None
@@ -130,7 +130,7 @@ def lstm_of(model: ModelProto) -> tuple[str, Mapping[str, Sequence[int]] | None]
 def runnable(
     source: Source, model: ModelProto, nodes: Sequence[NodeProto], data: bytes | None, opset: int
 ) -> bytes:
-    """A model in a form that ONNX Runtime runs."""
+    """Return a model in a form that ONNX Runtime runs."""
     version, is_changed = model.ir_version, data is None
     if model.ir_version < 4:  # before version 4, an initializer that is also an input is a constant
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})

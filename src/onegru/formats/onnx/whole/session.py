@@ -36,7 +36,7 @@ _MERGERS = ["CommonSubexpressionElimination", "ConstantFolding"]
 
 
 def providers() -> list[str]:
-    """The execution providers that sessions may have in this process, onegru's among them."""
+    """Return the execution providers for sessions in this process, including onegru's."""
     own = register()
     import onnxruntime
 
@@ -44,7 +44,7 @@ def providers() -> list[str]:
 
 
 class Session:
-    """An ONNX Runtime session on a serialized model."""
+    """ONNX Runtime session of a serialized model."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Session:
 
     @staticmethod
     def _options(source: Source, entries: Mapping[str, str]) -> Any:
-        """ONNX Runtime's options, with these entries."""
+        """Return ONNX Runtime's options with these entries."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -120,7 +120,7 @@ class Session:
         return options
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """The outputs for these inputs, in the order of the model."""
+        """Return the outputs for these inputs, in the order of the model."""
         try:
             if self._has_bfloat16:
                 given = {name: _value_of(array) for name, array in feeds.items()}

@@ -51,7 +51,7 @@ def node_with_lists(
     constant: Callable[[str, list[int]], str],
     **attributes: Any,
 ) -> NodeProto:
-    """A node of an opset, with its lists of integers where that has them."""
+    """Create a node of an opset, with lists of integers as attributes or inputs, as the opset requires."""
     taken = list(inputs)
     for argument, parameter in operator_of(kind).parameters.items():
         if argument in attributes and opset >= parameter.since:

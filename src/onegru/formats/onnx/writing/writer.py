@@ -25,7 +25,7 @@ _MAX_BYTES = 2**31 - 2**20  # 2 GiB per file, minus 1 MiB for everything except 
 
 
 def onnx_bytes(layers: Layers, opset: int, layout: int, interface: Interface) -> bytes:
-    """A serialized model: GRU nodes, and between them nodes that put the directions side by side."""
+    """Return a serialized model: GRU nodes, and nodes between them that concatenate the directions."""
     operator = gru_version(opset) if opset <= _NEWEST_OPSET else None
     if operator is None:
         raise SpecError.of("opset", f"{opset}; must be in 1…{_NEWEST_OPSET}, the newest that changes the GRU")
@@ -51,7 +51,7 @@ def _tensors(weights: Weights) -> dict[str, Array]:
 
 
 class _Graph:
-    """Builds the graph layer by layer."""
+    """Builder of the graph, layer by layer."""
 
     def __init__(self, operator: Operator, opset: int, layout: int, interface: Interface) -> None:
         self.operator = operator

@@ -39,7 +39,7 @@ _ATTRIBUTES: Mapping[str, set[str]] = {
 
 
 class Ir:
-    """An IR in memory and its flow."""
+    """IR in memory, with its flow."""
 
     def __init__(self, path: Path, root: ET.Element, weights: Weights) -> None:
         self.root = root
@@ -49,7 +49,7 @@ class Ir:
         self.graph: IrGraph = self.reader.read(parse_net(path, root), root)
 
     def add_input(self, name: str, dtype: str, shape: Shape) -> str:
-        """Add an input, which is the value of this name."""
+        """Add an input: the value of this name."""
         self.graph.flow.set_dtype(name, dtype)
         self.graph.flow.set_shape(name, shape)
         self.graph.flow.inputs.append(name)
@@ -57,7 +57,7 @@ class Ir:
         return name
 
     def add_output(self, name: str, dtype: str, shape: Shape) -> None:
-        """Add an output, which is the value of this name."""
+        """Add an output: the value of this name."""
         self.graph.flow.outputs.append(name)
         self._add_port_layer(name, "Result", dtype, shape)
 
@@ -97,7 +97,7 @@ class Ir:
 
 
 class EditedIr(Ir):
-    """An IR and its changes.
+    """IR with its changes.
 
     Attributes:
         inputs: the values of the model's inputs in the flow, by their names.
@@ -115,7 +115,7 @@ class EditedIr(Ir):
         self.edit = Edit(self.graph.flow, self.reader.names)
 
     def document(self) -> IrDocument:
-        """The IR with its changes."""
+        """Return the IR with its changes."""
         document = IrDocument(self.root, lambda: self.constants.weights)
         if not self.edit.is_empty():
             document = _apply_edit(self, self.edit)
@@ -124,13 +124,13 @@ class EditedIr(Ir):
 
 
 def new_ir(path: Path) -> Ir:
-    """An IR without layers."""
+    """Return an IR without layers."""
     text = b'<net name="onegru" version="11"><layers/><edges/></net>'
     return Ir(path, parse_xml(text, path), np.zeros(0, np.uint8))
 
 
 def _apply_edit(ir: Ir, edit: Edit) -> IrDocument:
-    """Change an IR."""
+    """Apply the changes to an IR."""
     graph, flow = ir.graph, ir.graph.flow
     for staged in edit.changes():
         _fill_in(staged, edit)

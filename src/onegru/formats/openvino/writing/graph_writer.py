@@ -33,7 +33,7 @@ _Port = tuple[str, str]  # the ids of a layer and of one of its outputs
 
 
 class IrBin:
-    """The .bin of a changed file, with the content of its Const layers, without duplicates."""
+    """Contents of a changed file's Const layers, without duplicates, for its .bin."""
 
     def __init__(self, constants: Constants) -> None:
         self._old = constants.weights
@@ -72,7 +72,7 @@ class IrBin:
 
 
 class GraphWriter:
-    """Writes the flow of a graph into its layers and edges."""
+    """Writer of a graph's flow into its layers and edges."""
 
     def __init__(
         self,

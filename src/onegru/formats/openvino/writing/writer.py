@@ -16,7 +16,7 @@ from onegru.operators.schema import Port, Role
 
 
 def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> None:
-    """Write an .xml, and its .bin beside it."""
+    """Write an .xml file and its .bin."""
     operators = [operator_of(spec, cell) for spec, *_ in layers]
     ir = new_ir(path)
     builder = GruLayers(ir.graph.flow, ir.reader.names)
