@@ -98,7 +98,7 @@ def native_attributes() -> str:
     visits = "".join(f'  visit("{name}", attributes.{name});\n' for name in attributes)
     return (
         f"struct OnnxGruAttributes {{\n{fields}}};\n\n"
-        "// visit(name, value) for each of them.\n"
+        "// Calls visit(name, value) for each attribute.\n"
         "template <class Attributes, class F>\n"
         f"void ForEachAttribute(Attributes& attributes, F&& visit) {{\n{visits}}}"
     )
