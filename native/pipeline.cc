@@ -189,7 +189,7 @@ std::size_t PipelineThreads(const std::vector<StackedLayer>& layers) {
 void RunPipeline(const std::vector<StackedLayer>& layers, std::size_t threads, CancellationToken* token) {
   Pipeline* const pipeline = new Pipeline(layers, threads, token);
   {
-    const Invitation invitation(*pipeline, threads - 1, WakePolicy::kInvite, {});
+    const Invitation invitation(*pipeline, threads - 1, true, {});
     pipeline->Lead();
   }
   pipeline->Unref();

@@ -11,6 +11,7 @@
 #include "native/float_mode.h"
 #include "native/kernel.h"
 #include "native/plan.h"
+#include "native/threads/heuristics.h"
 
 namespace onegru {
 namespace {
@@ -24,10 +25,8 @@ constexpr double kFlopsToWake = 4.0e6;
 std::size_t UsefulThreads(double flops) {
   return static_cast<std::size_t>(std::clamp(std::sqrt(flops / kFlopsToShareCall), 2.0, double{kMaxThreads}));
 }
-// If a thread calls again within this time, waking a worker in advance is worthwhile.
+// If a thread calls again within this time, waking a worker is worthwhile.
 constexpr std::chrono::microseconds kBackToBackGap{200};
-// After a call that takes this long, a worker that was woken in advance is asleep again, so each call wakes it.
-constexpr std::chrono::microseconds kLongCall{100};
 
 // Memory that is reused from call to call.
 struct Buffer {
@@ -88,23 +87,18 @@ class WorkspaceLoan {
 // Decides from the previous calls of a thread whether to wake workers for a call below kFlopsToWake.
 class WakeHistory {
  public:
-  // Returns the policy for the call that begins. Another call will follow soon if one has just ended, or if the last
-  // calls were back to back, for example those of the layers of a model. Durations are measured, because they depend on
-  // caches and dependency chains, not only on FLOPs.
-  WakePolicy Begin() {
-    begin_ = std::chrono::steady_clock::now();
-    const bool lately = begin_ - end_ < kBackToBackGap, again = lately || in_a_row_;
+  // Returns whether the call that begins wakes workers. Another call will follow soon if one has just ended, or if the
+  // last calls were back to back, for example those of the layers of a model.
+  bool Begin() {
+    const bool lately = std::chrono::steady_clock::now() - end_ < kBackToBackGap, again = lately || in_a_row_;
     in_a_row_ = lately;
-    return !again ? WakePolicy::kSkip : is_long_ ? WakePolicy::kInvite : WakePolicy::kWakeForNextCall;
+    return again || !Uses(Heuristic::kWakeHistory);
   }
-  void End() {
-    end_ = std::chrono::steady_clock::now();
-    is_long_ = end_ - begin_ >= kLongCall;
-  }
+  void End() { end_ = std::chrono::steady_clock::now(); }
 
  private:
-  std::chrono::steady_clock::time_point begin_, end_;
-  bool in_a_row_ = false, is_long_ = false;
+  std::chrono::steady_clock::time_point end_;
+  bool in_a_row_ = false;
 };
 thread_local WakeHistory t_wake_history;
 
@@ -421,7 +415,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     return t_pool_probe.Count(tasks.has_helper.load(std::memory_order_relaxed));
   }
   const bool is_large = flops >= kFlopsToWake;
-  const Invitation invitation(job, plan.threads() - 1, is_large ? WakePolicy::kInvite : t_wake_history.Begin(),
+  const Invitation invitation(job, plan.threads() - 1, is_large || t_wake_history.Begin(),
                               is_large ? LeastTime(packed->spec(), call) : std::chrono::nanoseconds{});
   const DefaultFloatMode mode;
   job.Lead(invitation.expected_helpers(), invitation.wait_budget(), call.token);

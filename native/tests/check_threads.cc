@@ -261,7 +261,7 @@ void CheckSpin() {
     auto* const job = new NoWork;
     const bool is_long = n % 2 == 0;
     {
-      const Invitation invitation(*job, 1, WakePolicy::kInvite, std::chrono::seconds(is_long ? 3600 : 0));
+      const Invitation invitation(*job, 1, true, std::chrono::seconds(is_long ? 3600 : 0));
       const bool waits_longer = invitation.wait_budget() > kGatherTimeout;
       if (is_long) waits |= invitation.expected_helpers() == 1 && waits_longer;
       if (!is_long) goes_on |= invitation.count() == 1 && invitation.expected_helpers() == 0 && !waits_longer;
@@ -290,7 +290,7 @@ void CheckNewWorker() {
       BecomeAudioThread();
       auto* const job = new Look;
       {
-        const Invitation invitation(*job, 1, WakePolicy::kInvite, std::chrono::seconds(3600));
+        const Invitation invitation(*job, 1, true, std::chrono::seconds(3600));
         while (job->found == Look::kUnknown) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       is_usual = job->found == Look::kYes;

@@ -21,14 +21,14 @@ class Tasks final : public Job {
  public:
   using Task = void (*)(void* data, std::size_t index);
 
-  static void Run(std::size_t count, std::size_t threads, WakePolicy wake_policy, Task task, void* data) {
+  static void Run(std::size_t count, std::size_t threads, Task task, void* data) {
     if (count <= 1 || threads <= 1) {
       for (std::size_t i = 0; i < count; ++i) task(data, i);
       return;
     }
     Tasks* const job = new Tasks(count, task, data);
     {
-      const Invitation invitation(*job, std::min(threads, count) - 1, wake_policy, {});
+      const Invitation invitation(*job, std::min(threads, count) - 1, true, {});
       job->Work();
       for (Spin spin; job->done_.load(std::memory_order_acquire) != count;) spin.OnceOrNap();
     }
@@ -70,10 +70,10 @@ class Tasks final : public Job {
 };
 
 template <class F>
-void ForEach(std::size_t count, std::size_t threads, F&& f, WakePolicy wake_policy = WakePolicy::kInvite) {
+void ForEach(std::size_t count, std::size_t threads, F&& f) {
   Tasks::Run(
-      count, threads, wake_policy,
-      [](void* data, std::size_t index) { (*static_cast<std::remove_reference_t<F>*>(data))(index); }, &f);
+      count, threads, [](void* data, std::size_t index) { (*static_cast<std::remove_reference_t<F>*>(data))(index); },
+      &f);
 }
 
 }  // namespace onegru

@@ -1,6 +1,7 @@
 #include "native/threads/threads.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -8,23 +9,24 @@
 #include "native/assert.h"
 #include "native/system/system.h"
 #include "native/system/threads.h"
+#include "native/threads/heuristics.h"
 #include "native/threads/preemption_governor.h"
 
 namespace onegru {
 
 namespace {
 
-// After a job, a worker spins for about 3 µs, then yields for about 250 µs, for example to a runtime's threads that
+// After a job, a worker spins for about 3 µs, then yields for this time, for example to a runtime's threads that
 // compute the rest of a model. This is longer than the gap between two calls, and too short to matter.
 constexpr int kSpinsWhenIdle = 100;
-constexpr int kYieldsWhenIdle = 400;
+constexpr std::chrono::microseconds kYieldTime{Uses(Heuristic::kYields) ? 250 : 0};
 // Callers do not wait for a worker that has missed this many invitations in a row.
-constexpr int kMaxMissedInvitations = 2;
+constexpr int kMaxMissedInvitations = Uses(Heuristic::kMissedInvitations) ? 2 : std::numeric_limits<int>::max();
 // The delay of a sleeping worker is measured, because it depends on the CPU, its idle states, a hypervisor and other
 // processes. This is the first estimate. A call waits for a sleeping worker only if it is predicted to take
 // kDelaysToWait times the delay, and then waits for at most twice the delay.
 constexpr std::chrono::nanoseconds kInitialDelay{60000};
-constexpr int kDelaysToWait = 3;
+constexpr int kDelaysToWait = Uses(Heuristic::kWait) ? 3 : 1 << 20;
 constexpr std::chrono::nanoseconds kMaxSpin{250000};
 
 void Pause() {
@@ -63,6 +65,7 @@ struct alignas(64) Worker {
 
   // Updates the estimate. An outlier, such as a delay by another process, changes it by at most half.
   void UpdateDelay(std::chrono::nanoseconds took) {
+    if (!Uses(Heuristic::kMeasuredDelay)) return;
     const std::int64_t before = delay.load(std::memory_order_relaxed);
     delay.store(std::clamp<std::int64_t>(took.count(), before - before / 4, before + before / 2),
                 std::memory_order_relaxed);
@@ -72,6 +75,7 @@ struct alignas(64) Worker {
   void Loop() {
     thread.store(system::CurrentThread(), std::memory_order_relaxed);
     int spins = 0;
+    std::chrono::steady_clock::time_point idle_since{};
     for (;;) {
       if (state.load(std::memory_order_acquire) == kInvited) {
         std::uint32_t expected = kInvited;
@@ -91,7 +95,8 @@ struct alignas(64) Worker {
         }
       } else if (++spins < kSpinsWhenIdle) {
         Pause();
-      } else if (spins < kSpinsWhenIdle + kYieldsWhenIdle) {
+        if (spins == kSpinsWhenIdle - 1) idle_since = std::chrono::steady_clock::now();
+      } else if (std::chrono::steady_clock::now() - idle_since < kYieldTime) {
         system::Yield();
       } else {
         const std::uint32_t seen = wake_count.load(std::memory_order_relaxed);
@@ -236,12 +241,11 @@ std::size_t UncontendedThreads() {
   return t_preemption_governor.UsableThreads(threads, std::chrono::steady_clock::now(), &system::Preemptions);
 }
 
-Invitation::Invitation(Job& job, std::size_t count, WakePolicy wake_policy,
-                       std::chrono::nanoseconds predicted) noexcept {
+Invitation::Invitation(Job& job, std::size_t count, bool wakes, std::chrono::nanoseconds predicted) noexcept {
   ONEGRU_REQUIRE(count < kMaxThreads);
   if (count == 0) return;
 #if defined(ONEGRU_STALL)
-  if (g_events.wakes_all) wake_policy = WakePolicy::kInvite;
+  wakes |= g_events.wakes_all;
 #endif
   Pool* const pool = ThePool();
   if (pool == nullptr) return;
@@ -250,17 +254,13 @@ Invitation::Invitation(Job& job, std::size_t count, WakePolicy wake_policy,
     Worker* const worker = pool->At(n);
     if (worker == nullptr) break;
     const bool asleep = worker->asleep.load(std::memory_order_relaxed);
-    if (asleep && wake_policy == WakePolicy::kSkip) continue;
+    if (asleep && !wakes) continue;
     std::uint32_t expected = kFree;
     if (!worker->state.compare_exchange_strong(expected, kReserved, std::memory_order_acquire)) continue;
     // The system may wake a thread on the CPU of its waker, and leave it there for milliseconds. There it waits, or
     // alternates with the caller at a higher cost than that of the work. (A very short sleep does not help.)
-    if (asleep) worker->cpu_exclusion.Begin(worker->thread.load(std::memory_order_relaxed), cpu);
-    if (asleep && wake_policy == WakePolicy::kWakeForNextCall) {
-      worker->Wake();
-      worker->state.store(kFree, std::memory_order_release);
-      continue;
-    }
+    if (asleep && Uses(Heuristic::kCpuExclusion))
+      worker->cpu_exclusion.Begin(worker->thread.load(std::memory_order_relaxed), cpu);
     job.Ref();
     worker->job = &job;
     worker->caller_cpu = cpu;

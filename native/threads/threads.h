@@ -56,21 +56,15 @@ class Job {
   std::atomic<std::size_t> holders_{1};
 };
 
-// The policy for sleeping workers.
-enum class WakePolicy {
-  kInvite,           // wake sleeping workers and invite them
-  kWakeForNextCall,  // wake them without an invitation, so that the next call finds them awake
-  kSkip,             // leave them asleep
-};
-
 // How long a leader waits for helpers that are awake.
 inline constexpr std::chrono::nanoseconds kGatherTimeout{2000};
 
 // Invites up to `count` workers to a job. The destructor withdraws invitations that no worker has accepted.
 class Invitation {
  public:
-  // `predicted`: the time of the job on one thread. Without memory or threads, it invites fewer workers, or none.
-  Invitation(Job& job, std::size_t count, WakePolicy wake_policy, std::chrono::nanoseconds predicted) noexcept;
+  // wakes: whether sleeping workers are woken and invited. predicted: the time of the job on one thread. Without memory
+  // or threads, it invites fewer workers, or none.
+  Invitation(Job& job, std::size_t count, bool wakes, std::chrono::nanoseconds predicted) noexcept;
   ~Invitation();
   Invitation(const Invitation&) = delete;
   Invitation& operator=(const Invitation&) = delete;

@@ -1,0 +1,25 @@
+// Heuristics of the thread pool, each with a switch. benchmarks/heuristics.py measures a call without one of them.
+
+#ifndef ONEGRU_NATIVE_THREADS_HEURISTICS_H_
+#define ONEGRU_NATIVE_THREADS_HEURISTICS_H_
+
+namespace onegru {
+
+enum class Heuristic {
+  kNone,
+  kYields,             // an idle worker yields before it sleeps
+  kWakeHistory,        // small calls wake workers only if calls follow each other closely
+  kWait,               // long calls wait for workers that they have woken
+  kMeasuredDelay,      // the time that a worker needs to wake is measured
+  kMissedInvitations,  // callers do not wait for workers that missed invitations
+  kCpuExclusion,       // a woken worker must not run on the caller's CPU
+};
+
+#if !defined(ONEGRU_WITHOUT)
+#define ONEGRU_WITHOUT kNone
+#endif
+constexpr bool Uses(Heuristic heuristic) { return heuristic != Heuristic::ONEGRU_WITHOUT; }
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_THREADS_HEURISTICS_H_
