@@ -17,11 +17,13 @@ import json
 import sys
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +41,13 @@ from tests.support.files.onnx_models import save
 GOLDEN = Path(__file__).with_name("fingerprints.json")
 STREAMS = 60  # networks drawn for streaming
 Fingerprint = dict[str, str]
+Operations = Mapping[str, Callable[[Path, Path], str]]
+#: The entries of a Keras configuration that change results.
+KEPT = {"class_name", "config", "layers", "layer", "backward_layer", "merge_mode", "batch_shape", "units"}
+KEPT |= {"activation", "recurrent_activation", "use_bias", "reset_after", "return_sequences", "go_backwards"}
 
 #: The packages that write the files of the other cases.
-WRITERS = ("h5py", "numpy", "onnx", "safetensors")
+WRITERS = ("h5py", "numpy", "onnx", "safetensors", "torch")
 #: The beginnings of the names of cases whose files only onegru and the tests write.
 OWN = (
     *("corpus/onnx/6", "corpus/onnx/7", "corpus/onnx/11", "corpus/onnx/12", "corpus/npz/2", "corpus/pt/"),
@@ -60,16 +66,22 @@ class Case:
         write: writes the file into a folder.
         operations: by name.
         is_own: whether only onegru and the tests write the file.
+        needs: an optional package that the case needs.
     """
 
     write: Callable[[Path], Path]
-    operations: Mapping[str, Callable[[Path, Path], str]]
+    operations: Operations
     is_own: bool
+    needs: str = ""
 
 
 def cases() -> dict[str, Case]:
     """The cases by name."""
-    return {name: Case(write, OPERATIONS, name.startswith(OWN)) for name, write in _files().items()}
+    found = {name: Case(write, OPERATIONS, name.startswith(OWN)) for name, write in _files().items()}
+    for needs, operations, names in GROUPS:
+        for name in names:
+            found[f"{needs or 'options'}/{name}"] = replace(found[name], operations=operations, needs=needs)
+    return found
 
 
 def _files() -> dict[str, Callable[[Path], Path]]:
@@ -109,7 +121,9 @@ def fingerprint(case: Case) -> Fingerprint:
 
 
 def facts(case: Case) -> Iterator[tuple[str, str]]:
-    """The results of all operations on one file, as text."""
+    """The results of all operations on one file, as text; none if a package is missing."""
+    if case.needs and find_spec(case.needs) is None:
+        return
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(name)
@@ -179,40 +193,93 @@ def _layers_in(found: Any) -> Any:
     return {name: _layers_in(layer) for name, layer in found.items()}
 
 
-def _written(change: Callable[[Path, Path], Any]) -> Callable[[Path, Path], str]:
+def _written(change: Callable[..., Any], **options: Any) -> Callable[[Path, Path], str]:
     def work(source: Path, folder: Path) -> str:
-        change(source, folder / f"out{source.suffix}")
+        change(source, folder / f"out{source.suffix}", **options)
         return _contents(folder)
 
     return work
 
 
-def _saved(suffix: str) -> Callable[[Path, Path], str]:
+def _saved(suffix: str, storage: str = "", **options: Any) -> Callable[[Path, Path], str]:
     def work(source: Path, folder: Path) -> str:
         found = onegru.load_layers(source)
         layers: Any = found.values() if isinstance(found, Mapping) else [found]
         for index, layer in enumerate(layers):
-            onegru.save_layers(layer, folder / f"{index}{suffix}")
+            stored = layer.with_storage(storage) if storage else layer
+            onegru.save_layers(stored, folder / f"{index}{suffix}", **options)
         return _contents(folder)
 
     return work
 
 
+def _state_dict(source: Path, folder: Path) -> str:
+    import torch
+
+    onegru.save_layers(onegru.load_layers(source).popitem()[1], folder / "m.pt")
+    loaded = torch.load(folder / "m.pt", weights_only=True)
+    return _text({name: array.numpy() for name, array in loaded.items()})
+
+
+def _keras_model(source: Path, folder: Path) -> str:
+    """The weights, and what the configuration says about layers; Keras numbers their names."""
+    onegru.save_layers(onegru.load_layers(source).popitem()[1], folder / "m.keras")
+    with zipfile.ZipFile(folder / "m.keras") as archive:
+        config = json.loads(archive.read("config.json"))
+    return _text([_of_layers(config), *_layers_in(onegru.load_layers(folder / "m.keras")).values()])
+
+
+def _of_layers(config: Any) -> Any:
+    if isinstance(config, dict):
+        return {key: _of_layers(item) for key, item in config.items() if key in KEPT}
+    return [_of_layers(item) for item in config] if isinstance(config, list) else config
+
+
 #: What is done with each file.
-OPERATIONS: dict[str, Callable[[Path, Path], str]] = {
+OPERATIONS: Operations = {
     "inspect": _inspect,
     "load_layers": _layers,
     "save .onnx": _saved(".onnx"),
     "save .xml": _saved(".xml"),
     "save .safetensors": _saved(".safetensors"),
-    "fuse": _written(lambda source, target: onegru.fuse(source, target, check=False)),
-    "stream": _written(lambda source, target: onegru.make_streaming(source, target, delay=True, check=False)),
-    "rewrite": _written(lambda source, target: onegru.rewrite(source, target, split=True, check=False)),
-    "rewrite to float16": _written(
-        lambda source, target: onegru.rewrite(source, target, dtype="float16", layout=1, check=False)
-    ),
-    "decompose": _written(lambda source, target: onegru.rewrite(source, target, decompose=True, check=False)),
+    "fuse": _written(onegru.fuse, check=False),
+    "stream": _written(onegru.make_streaming, delay=True, check=False),
+    "rewrite": _written(onegru.rewrite, split=True, check=False),
+    "rewrite to float16": _written(onegru.rewrite, dtype="float16", layout=1, check=False),
+    "decompose": _written(onegru.rewrite, decompose=True, check=False),
 }
+
+#: Options, with a few files.
+OPTIONS: Operations = {
+    "save .onnx, opset 1": _saved(".onnx", opset=1, initial_h=False),
+    "save .onnx, layout 1": _saved(".onnx", layout=1, sequence_lens=True),
+    "save .onnx, fixed sizes": _saved(".onnx", batch_size=2, seq_length=3),
+    "save .onnx, int8": _saved(".onnx", "int8", opset=13),
+    "save .onnx, int8 in groups": _saved(".onnx", "int8_g32"),
+    "save .xml, cell": _saved(".xml", cell=True),
+    "save .xml, no states": _saved(".xml", initial_h=False),
+    "save .xml, fixed sizes": _saved(".xml", sequence_lens=True, batch_size=2, seq_length=3),
+    "save .xml, int8": _saved(".xml", "int8"),
+    "save .safetensors, int8": _saved(".safetensors", "int8"),
+    "quantize": _written(lambda source, target: onegru.quantize(source, None, target)),
+    "rewrite to opset 21": _written(onegru.rewrite, opset=21, check=False),
+    "rewrite for onnxruntime": _written(onegru.rewrite, runtime="onnxruntime", check=False),
+    "rewrite for openvino": _written(onegru.rewrite, runtime="openvino", check=False),
+}
+
+#: More operations: the package that they need, and the cases whose files they read.
+GROUPS: tuple[tuple[str, Operations, tuple[str, ...]], ...] = (
+    (
+        "",
+        OPTIONS,
+        (
+            *("corpus/onnx/0", "corpus/onnx/6", "corpus/onnx/11", "corpus/safetensors/2", "corpus/xml/2"),
+            *("kinds/saved.onnx", "kinds/sequence.xml", "kinds/augru.xml"),
+        ),
+    ),
+    ("torch", {"save .pt": _state_dict}, ("kinds/saved.onnx", "corpus/onnx/0")),
+    ("keras", {"save .keras": _keras_model}, ("kinds/saved.onnx", "corpus/xml/2", "corpus/onnx/11")),
+)
 
 
 def differences(found: Fingerprint, stored: Fingerprint) -> list[str]:
@@ -226,6 +293,8 @@ def differences(found: Fingerprint, stored: Fingerprint) -> list[str]:
 
 def not_compared(case: Case, found: Fingerprint, stored: Fingerprint) -> str:
     """Say why a case cannot be compared: another package wrote the file, and wrote it otherwise."""
+    if not found:
+        return f"{case.needs} is not installed"
     if case.is_own or found["source"] == stored["source"]:
         return ""
     changed = ", ".join(changed_versions()) or f"with the stored versions of {', '.join(WRITERS)}"
@@ -275,7 +344,8 @@ def main(arguments: list[str]) -> int:
         found[name] = fingerprint(case)
         print(f"\r{number}", end="", file=sys.stderr)
     if arguments == ["--write"]:
-        data = {"versions": versions(), **found}
+        kept = {name: stored()[name] for name, data in found.items() if not data}
+        data = {"versions": versions(), **found, **kept}
         GOLDEN.write_text(json.dumps(data, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
         return 0
     golden, lines, skipped = stored(), [], []
