@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shutil
 import sys
 import tempfile
 import warnings
@@ -30,6 +31,11 @@ from typing import Any
 import numpy as np
 
 import onegru
+from benchmarks.models import way_graphs
+from benchmarks.models.cases import Shape
+from benchmarks.models.decomposed import KERAS
+from benchmarks.models.real import REAL, exported
+from benchmarks.models.ways import draw_way
 from tests.fuzz.corpus import KINDS, corpus
 from tests.rewriting.test_streaming import drawn
 from tests.support.decomposed.draw import KINDS as DECOMPOSED
@@ -40,6 +46,8 @@ from tests.support.files.onnx_models import save
 
 GOLDEN = Path(__file__).with_name("fingerprints.json")
 STREAMS = 60  # networks drawn for streaming
+WAYS = (0, 2, 5, 6, 9, 11, 17, 21, 22, 23, 30, 75)  # each place of the GRU and each link is in one of them
+EXPORTED = ("wake word", "classifier")  # PyTorch exports the other models in seconds
 Fingerprint = dict[str, str]
 Operations = Mapping[str, Callable[[Path, Path], str]]
 #: The entries of a Keras configuration that change results.
@@ -55,6 +63,7 @@ OWN = (
     *(f"corpus/safetensors/{index}" for index in (1, 2, 3)),
     *(f"kinds/{kind}.onnx" for kind in ("saved", "int8", "bfloat16", "float16", "decomposed", "streaming")),
     *("kinds/sequence.xml", "kinds/cell.xml", "kinds/augru.xml", "kinds/saved", "kinds/model.tflite"),
+    f"benchmarks/{KERAS.name}",  # a stored file
 )
 
 
@@ -78,6 +87,9 @@ class Case:
 def cases() -> dict[str, Case]:
     """The cases by name."""
     found = {name: Case(write, OPERATIONS, name.startswith(OWN)) for name, write in _files().items()}
+    for model in EXPORTED:
+        name = f"benchmarks/{model}"
+        found[name] = replace(found[name], needs="torch")
     for needs, operations, names in GROUPS:
         for name in names:
             found[f"{needs or 'options'}/{name}"] = replace(found[name], operations=operations, needs=needs)
@@ -97,6 +109,11 @@ def _files() -> dict[str, Callable[[Path], Path]]:
         found[f"decomposed/{kind}"] = partial(_drawn_model, decomposed, kind)
     for kind in NEAR_MISSES:
         found[f"near miss/{kind}"] = partial(_drawn_model, near_miss, kind)
+    for number in WAYS:
+        found[f"benchmarks/way {number}"] = partial(_small_way, number=number)
+    for model in EXPORTED:
+        found[f"benchmarks/{model}"] = partial(exported, model, REAL[model])
+    found[f"benchmarks/{KERAS.name}"] = lambda folder: Path(shutil.copy(KERAS, folder))
     return found
 
 
@@ -113,6 +130,13 @@ def _drawn_stream(folder: Path, seed: int) -> Path:
 
 def _drawn_model(draw: Callable[[str, np.random.Generator], Decomposed], kind: str, folder: Path) -> Path:
     return save(folder, draw(kind, np.random.default_rng(1)).model)
+
+
+def _small_way(folder: Path, number: int) -> Path:
+    way, path = draw_way("onnx", 0, number), folder / "m.onnx"
+    small = replace(way.case, shape=Shape(5, 2, 6, 4, way.case.shape.D))
+    way_graphs.write_onnx(replace(way, case=small), path)
+    return path
 
 
 def fingerprint(case: Case) -> Fingerprint:
