@@ -1,6 +1,6 @@
 """Measure the thread pool without each of its heuristics (native/threads/heuristics.h), on an idle machine.
 
-Builds libonegru with all of them, and without one each, which takes about a minute for each. Then times calls on
+Builds libonegru with all of them and without one each, which takes about a minute each. Then times calls on
 two threads with different pauses between them, interleaved, and prints times relative to all heuristics.
 """
 
