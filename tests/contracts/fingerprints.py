@@ -67,10 +67,6 @@ OWN = (
 )
 
 
-<<<<<<< HEAD
-def cases() -> dict[str, Callable[[Path], Path]]:
-    """Return functions that write a model file into a folder, by the names of the cases."""
-=======
 @dataclass(frozen=True)
 class Case:
     """A file, and the operations on it.
@@ -89,7 +85,7 @@ class Case:
 
 
 def cases() -> dict[str, Case]:
-    """The cases by name."""
+    """Return the cases by name."""
     found = {name: Case(write, OPERATIONS, name.startswith(OWN)) for name, write in _files().items()}
     for model in EXPORTED:
         name = f"benchmarks/{model}"
@@ -101,7 +97,6 @@ def cases() -> dict[str, Case]:
 
 
 def _files() -> dict[str, Callable[[Path], Path]]:
->>>>>>> finger
     found: dict[str, Callable[[Path], Path]] = {}
     for kind in KINDS:
         for index in range(len(corpus(kind))):
@@ -137,15 +132,6 @@ def _drawn_model(draw: Callable[[str, np.random.Generator], Decomposed], kind: s
     return save(folder, draw(kind, np.random.default_rng(1)).model)
 
 
-<<<<<<< HEAD
-def fingerprint(write: Callable[[Path], Path]) -> Fingerprint:
-    """Read and rewrite one file; return the digest of each result, or the error's text."""
-    return {name: text if text.startswith("!") else _digest(text) for name, text in facts(write)}
-
-
-def facts(write: Callable[[Path], Path]) -> Iterator[tuple[str, str]]:
-    """Yield the results of all operations on one file, as text."""
-=======
 def _small_way(folder: Path, number: int) -> Path:
     way, path = draw_way("onnx", 0, number), folder / "m.onnx"
     small = replace(way.case, shape=Shape(5, 2, 6, 4, way.case.shape.D))
@@ -154,15 +140,14 @@ def _small_way(folder: Path, number: int) -> Path:
 
 
 def fingerprint(case: Case) -> Fingerprint:
-    """Read and rewrite one file: the digest of each result, or the error's text."""
+    """Read and rewrite one file; return the digest of each result, or the error's text."""
     return {name: text if text.startswith("!") else _digest(text) for name, text in facts(case)}
 
 
 def facts(case: Case) -> Iterator[tuple[str, str]]:
-    """The results of all operations on one file, as text; none if a package is missing."""
+    """Yield the results of all operations on one file, as text; none if a package is missing."""
     if case.needs and find_spec(case.needs) is None:
         return
->>>>>>> finger
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(name)
@@ -252,10 +237,6 @@ def _saved(suffix: str, storage: str = "", **options: Any) -> Callable[[Path, Pa
     return work
 
 
-<<<<<<< HEAD
-#: The operations on each file.
-OPERATIONS: dict[str, Callable[[Path, Path], str]] = {
-=======
 def _state_dict(source: Path, folder: Path) -> str:
     import torch
 
@@ -265,7 +246,7 @@ def _state_dict(source: Path, folder: Path) -> str:
 
 
 def _keras_model(source: Path, folder: Path) -> str:
-    """The weights, and what the configuration says about layers; Keras numbers their names."""
+    """Return the weights and the layers of the configuration, without names that Keras numbers."""
     onegru.save_layers(onegru.load_layers(source).popitem()[1], folder / "m.keras")
     with zipfile.ZipFile(folder / "m.keras") as archive:
         config = json.loads(archive.read("config.json"))
@@ -278,9 +259,8 @@ def _of_layers(config: Any) -> Any:
     return [_of_layers(item) for item in config] if isinstance(config, list) else config
 
 
-#: What is done with each file.
+#: The operations on each file.
 OPERATIONS: Operations = {
->>>>>>> finger
     "inspect": _inspect,
     "load_layers": _layers,
     "save .onnx": _saved(".onnx"),
@@ -327,13 +307,7 @@ GROUPS: tuple[tuple[str, Operations, tuple[str, ...]], ...] = (
 
 
 def differences(found: Fingerprint, stored: Fingerprint) -> list[str]:
-<<<<<<< HEAD
     """Return the operations whose results differ, with both results."""
-    if found["source"] != stored["source"]:
-        return []  # other versions of the libraries that write the file
-=======
-    """The operations whose results differ, with both."""
->>>>>>> finger
     return [
         f"{name}: {stored.get(name)} became {found.get(name)}"
         for name in {**stored, **found}
