@@ -80,7 +80,7 @@ def counted() -> Iterator[tuple[Counter[str], Counter[str]]]:
         _opened.pop()
 
 
-def followed(operator: str, dtype: int, **attributes: int) -> onnx.ModelProto:
+def followed(operator: str, dtype: int, **attributes: Any) -> onnx.ModelProto:
     """The model of a GRU, with another operator behind it."""
     model = onnx.load("gru.onnx")
     model.graph.node.append(helper.make_node(operator, ["Y"], ["Z"], **attributes))
