@@ -308,7 +308,7 @@ def compared(source: Path, made: ModelProto, **options: Any) -> Any:
         target,
         check,
         options.get("tolerances", TOLERANCE_REWRITTEN),
-        data=data,
+        written=(data, made),
     )
 
 
@@ -376,12 +376,12 @@ def test_mistakes_of_onegrus_own_are_no_refusals(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(FormatError, match="ONNX Runtime fails"):
         session.run({"X": np.zeros((1, 1), np.float32)})
     with pytest.raises(FormatError, match=r"m\.onnx: OpenVINO refuses it"):
-        in_runtime("openvino", b"no model", Source("m.onnx"), [])({})
+        in_runtime("openvino", (b"no model", plain()), Source("m.onnx"), [])({})
     for wrong in (3, None):  # arguments that no runtime has seen
         with pytest.raises((TypeError, AttributeError)):
             session.run(wrong)  # type: ignore[arg-type]
         with pytest.raises((TypeError, AttributeError)):
-            in_runtime("openvino", data, Source("m.onnx"), ["Y"])(wrong)  # type: ignore[arg-type]
+            in_runtime("openvino", (data, plain()), Source("m.onnx"), ["Y"])(wrong)  # type: ignore[arg-type]
 
 
 def trained(scale: float) -> dict[str, Array]:

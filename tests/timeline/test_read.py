@@ -42,7 +42,7 @@ def test_large_constants_are_not_kept() -> None:
     tensor = numpy_helper.from_array(np.ones((5000, I), np.float32))
     net.nodes.append(helper.make_node("Constant", [], ["narrow"], value=tensor))
     graph = graph_of(net.end(net.gru(net.op("MatMul", wide, "narrow"), "h", "h_out")))
-    assert graph.outline is not None and len(graph.outline.text) < 10_000
+    assert graph.outline is not None and len(graph.outline.content.SerializeToString()) < 10_000
     timeline = read_timeline(graph)
     assert timeline is not None
     assert LossFinder(TimeAnalysis(timeline.flow, {"h": "h_out"}, timeline.opset)).findings() == []
@@ -52,7 +52,7 @@ def test_operators_that_cannot_be_followed() -> None:
     net = StreamNet()
     graph = graph_of(net.end(net.gru("x", "h", "h_out")))
     assert graph.outline is not None
-    for outline in (None, replace(graph.outline, text=b"", weights=np.zeros(0, np.uint8))):
+    for outline in (None, replace(graph.outline, content=b"", weights=np.zeros(0, np.uint8))):
         with pytest.warns(SpecWarning, match="onegru cannot follow its operators"):
             Model(replace(graph, outline=outline)).stream()
 

@@ -35,6 +35,7 @@ from onegru.cli.outputs import check_targets, print_run, write_outputs
 from onegru.cli.screen import ProgressBar, Screen
 from onegru.cli.tables import show_next_steps, show_report, show_run, show_targets
 from onegru.core.wording import printable
+from onegru.formats.opened import open_model
 from onegru.runtimes.openvino import openvino_operator
 from onegru.timeline.unread import warn_of_unread
 
@@ -187,8 +188,9 @@ def run_command(
     Example: onegru run model.onnx --random 0 --dim batch=4 -o out.npz
     """
     with ProgressBar(f"loading {model.name}"):
+        file = open_model("path", model)
         loaded = onegru.load(
-            model, engine=engine, weight_storage=weight_storage, activation_storage=activation_storage
+            file, engine=engine, weight_storage=weight_storage, activation_storage=activation_storage
         )
     warn_of_unread(loaded.graph)
     targets = check_targets(outputs or [], loaded, inputs or [])

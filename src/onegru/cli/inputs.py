@@ -15,7 +15,7 @@ from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.core.machine import memory_size
 from onegru.formats.format import format_of
 from onegru.formats.graph import TensorInfo, by_name
-from onegru.formats.opened import open_model
+from onegru.formats.opened import Opened, open_model
 from onegru.models.input_sizes import dimension_name
 from onegru.models.inputs import check_fit
 from onegru.models.model import Model
@@ -65,7 +65,7 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
 
 
 def open_sizes(
-    source: Path, texts: Sequence[str], default: int | None
+    source: Opened, texts: Sequence[str], default: int | None
 ) -> dict[str, int | tuple[int, ...]] | None:
     """Sizes of open dimensions as `parse_dims` reads them, and `default` for all others; None for none."""
     sizes = parse_dims(texts)

@@ -40,7 +40,7 @@ def opened(source: Path, target: Path, suffixes: Sequence[str], overwrite: bool)
 
 
 def check_of(
-    source: Path,
+    source: Opened,
     inputs: Sequence[str] | None,
     dims: Sequence[str] | None,
     default_dim: int | None,

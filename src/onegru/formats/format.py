@@ -32,7 +32,7 @@ class Format:
     has_versions = False
 
     def read_graph(self, file: Opened, *, again: bool = False) -> Graph:
-        """Return the graph of a model, as plain data."""
+        """Return the graph of a model, as plain data; with `again`, the file keeps the parsed model."""
         raise FormatError(f"{file}: {file.kind.words}; holds no model")
 
     def read_layers(
@@ -82,7 +82,7 @@ class OpenVinoFormat(Format):
         """See `Format.read_graph`."""
         from onegru.formats.openvino.reader import read_ir
 
-        return read_ir(file)
+        return read_ir(file, again=again)
 
     def files(self, file: Opened) -> list[Path]:
         """See `Format.files`."""
@@ -124,8 +124,20 @@ class KerasFormat(Format):
         return model.is_chain, "" if model.is_chain else why
 
 
-class _Checkpoint(Format):
+class CheckpointFormat(Format):
+    """A PyTorch state dict, or a safetensors file from onegru or from a framework."""
+
+    def read_layers(
+        self, file: Opened, name: str | None, keras_version: str | None
+    ) -> dict[str, GRU | Stack]:
+        """See `Format.read_layers`."""
+        from onegru.formats.checkpoints.checkpoint import read_pytorch, read_safetensors
+
+        read = read_pytorch if file.kind is Kind.PYTORCH else read_safetensors
+        return read(file, name) if name is not None else file.once(read)
+
     def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
+        """See `Format.left_out`."""
         from onegru.formats.checkpoints.checkpoint import other_tensors
 
         return other_tensors(file, grus or self.read_layers(file, None, None))
@@ -135,30 +147,6 @@ class _Checkpoint(Format):
         from onegru.formats.checkpoints.shards import shards_of
 
         return list(dict.fromkeys([file.path, *(shard.path for shard in shards_of(file))]))
-
-
-class PytorchFormat(_Checkpoint):
-    """PyTorch state dict."""
-
-    def read_layers(
-        self, file: Opened, name: str | None, keras_version: str | None
-    ) -> dict[str, GRU | Stack]:
-        """See `Format.read_layers`."""
-        from onegru.formats.checkpoints.checkpoint import read_pytorch
-
-        return read_pytorch(file, name)
-
-
-class SafetensorsFormat(_Checkpoint):
-    """Safetensors file from onegru or from a framework."""
-
-    def read_layers(
-        self, file: Opened, name: str | None, keras_version: str | None
-    ) -> dict[str, GRU | Stack]:
-        """See `Format.read_layers`."""
-        from onegru.formats.checkpoints.checkpoint import read_safetensors
-
-        return read_safetensors(file, name)
 
 
 class TfliteFormat(Format):
@@ -180,8 +168,8 @@ def tflite_model(file: Opened) -> tuple[ModelProto, tuple[str, ...]]:
 FORMATS: Mapping[Kind, Format] = {
     Kind.ONNX: OnnxFormat(),
     Kind.OPENVINO: OpenVinoFormat(),
-    Kind.PYTORCH: PytorchFormat(),
-    Kind.SAFETENSORS: SafetensorsFormat(),
+    Kind.PYTORCH: CheckpointFormat(),
+    Kind.SAFETENSORS: CheckpointFormat(),
     Kind.KERAS: KerasFormat(),
     Kind.TFLITE: TfliteFormat(),
 }

@@ -204,7 +204,7 @@ class RuntimeModel(ABC):
 class Outline:
     """Operators of a model, as in its file."""
 
-    text: bytes  # a serialized ONNX model without its large constants, or an IR's .xml
+    content: Any  # a ModelProto without its large constants, or an IR's .xml; callers must not change it
     weights: Array | None = None  # the IR's .bin; None for an ONNX model
 
 

@@ -214,6 +214,10 @@ class Opened(os.PathLike[str]):
         found: Parsed = self._parsed[parse]
         return found
 
+    def forget(self) -> None:
+        """Drop what `once` has cached."""
+        self._parsed.clear()
+
     def stream(self) -> io.FileIO:
         """Return a stream of the content, to read it in parts."""
         return io.FileIO(self.path)

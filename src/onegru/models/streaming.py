@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -80,7 +81,7 @@ def run_in_chunks(
         if found.pairs and not found.refusal and not graph.starts:
             hint = f"stream() of the unchanged model carries its own states ({found.states})"
             raise SpecError(f"{error}; {hint}", error.argument) from error.__cause__
-        if not graph.grus and (hint := fusing_hint(graph.path)):
+        if not graph.grus and (hint := fusing_hint(graph.file or graph.path)):
             raise SpecError(f"{error}; {hint}", error.argument) from error.__cause__
         raise
     return forms.told(found) if is_sound and made.states else made
@@ -106,10 +107,7 @@ def forms_of_onnx(
     from onegru.timeline.edits.onnx import streaming_model, told_model
 
     def rewritten(keeps: bool) -> Streaming:
-        own = model
-        if keeps:
-            own = type(model)()
-            own.CopyFrom(model)
+        own = deepcopy(model) if keeps else model
         return streaming_model(source, own, graph, time, delay, sizes)
 
     return Forms(rewritten, lambda found: told_model(source, model, graph, found))

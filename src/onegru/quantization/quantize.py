@@ -150,6 +150,7 @@ def quantize(
     first = Check(subject.samples[0] if samples is not None else None, dims, seed, tolerance)
     names = _names_in_int8(report, min_snr_db) if report.grus else None
     written = _written(source, target, first, opset, names, group)
+    source.forget()  # the result keeps the file
     return dataclasses.replace(report, written=written)
 
 

@@ -25,7 +25,7 @@ from onegru.peers.registry import chosen_runtimes
 from onegru.rewriting.check import Check
 
 if TYPE_CHECKING:
-    from onegru.formats.onnx.validate import Source
+    from onegru.formats.onnx.validate import ModelProto, Source, Written
 
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
 _CHECKS = 2  # number of different input sizes to compare on, if sizes are dynamic
@@ -44,7 +44,7 @@ def check_result(
     check: Check | None,
     tolerances: Mapping[str, float],
     dtypes: Collection[str] | None = None,
-    data: bytes | None = None,
+    written: Written | None = None,
     runtime: str | None = None,
 ) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
     """Compare a changed model with its source."""
@@ -54,16 +54,16 @@ def check_result(
     wanted = {info.name for info in graph.outputs}
     fronts: dict[str, dict[str, str]] = {}
     changed: Source | None = None
-    if data is not None and graph.file is not None:
+    if written is not None and graph.file is not None:
         # Imported here, because an IR does not need onnx.
-        from onegru.formats.onnx.validate import Source
+        from onegru.formats.onnx.validate import Source, parse_file
         from onegru.rewriting.in_front import values_in_front, with_outputs
 
         changed = Source.of(graph.file).changed(target)
         if fronts := values_in_front(graph, made):
             values = {name: dtype for front in fronts.values() for name, dtype in front.items()}
-            graph, _ = with_outputs(graph.file.data, Source.of(graph.file), values)
-            made, data = with_outputs(data, changed, values)
+            graph, _ = with_outputs(graph.file.once(parse_file), Source.of(graph.file), values)
+            made, written = with_outputs(written[1], changed, values)
     _check_interface(target, graph, made)
     try:
         given = Model(graph)
@@ -75,10 +75,10 @@ def check_result(
     runs: dict[str, _Run] = {"onegru": result.run}
     notes: tuple[str, ...] = ()
     if runtime is not None:
-        assert data is not None and changed is not None
-        notes = _not_checked(runtime, given, changed, data)
+        assert written is not None and changed is not None
+        notes = _not_checked(runtime, given, written[1])
         if not notes:
-            runs[runtime] = in_runtime(runtime, data, changed, [info.name for info in given.outputs])
+            runs[runtime] = in_runtime(runtime, written, changed, [info.name for info in given.outputs])
     found: dict[tuple[str, str], list[Comparison]] = {}
     steps: dict[str, int] = {}
     for case in _cases(given, result, check):
@@ -131,29 +131,28 @@ def check_moved(target: Path, reports: Sequence[Comparison]) -> None:
         raise FormatError(f"{target}: not written: {why}, {_INCONCLUSIVE}")
 
 
-def _not_checked(runtime: str, given: Model, source: Source, model: bytes) -> tuple[str, ...]:
+def _not_checked(runtime: str, given: Model, model: ModelProto) -> tuple[str, ...]:
     """Return why the target is not checked in a runtime; empty if it is checked."""
-    from onegru.formats.onnx.validate import external_tensors, read_model
+    from onegru.formats.onnx.validate import external_tensors
 
     if any(info.dtype == "bfloat16" for info in (*given.inputs, *given.outputs)):
         return (f"not checked in {runtime}, which does not accept bfloat16 arrays",)
-    if runtime == "openvino" and external_tensors(read_model(source, model)):
+    if runtime == "openvino" and external_tensors(model):
         return ("not checked in openvino, which cannot read external data of a model in memory",)
     return ()
 
 
-def in_runtime(runtime: str, model: bytes, source: Source, names: list[str]) -> _Run:
+def in_runtime(runtime: str, written: Written, source: Source, names: list[str]) -> _Run:
     """Return a function that runs the target in another runtime."""
     if runtime == "openvino":
         (openvino,) = chosen_runtimes((runtime,))
-        subject = ModelUnderTest(source.name, model, {name: () for name in names})
+        subject = ModelUnderTest(source.name, written[0], {name: () for name in names})
         return lambda feeds: _run_or_refuse(openvino, subject, feeds)
-    from onegru.formats.onnx.validate import read_model
     from onegru.formats.onnx.whole.optimizers import crashing_optimizers
     from onegru.formats.onnx.whole.session import Session
 
     # Other optimizers stay enabled, as in programs that run the target.
-    session = Session(model, source, disabled=crashing_optimizers(read_model(source, model)))
+    session = Session(written[0], source, disabled=crashing_optimizers(written[1]))
     return lambda feeds: dict(zip(session.output_names, session.run(feeds), strict=True))
 
 

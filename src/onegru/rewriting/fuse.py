@@ -135,14 +135,16 @@ def _fuse_onnx(
 ) -> _Done:
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import parse_onnx, read_onnx
-        from onegru.formats.onnx.validate import Source
+        from onegru.formats.onnx.validate import Source, read_model
         from onegru.rewriting.external_data import write_model
     source = Source.of(file)
     found, result, notes = fuse_onnx(file, progress)
-    made = parse_onnx(result, source.changed(named))
+    changed = source.changed(named)
+    model = read_model(changed, result)
+    made = parse_onnx(result, changed, model)
     warn_of_unread(made)
     outputs, more = check_result(
-        lambda: read_onnx(file, again=True), made, named, wanted, TOLERANCE_FUSED, data=result
+        lambda: read_onnx(file, again=True), made, named, wanted, TOLERANCE_FUSED, written=(result, model)
     )
     if target is not None:
         write_model(source, found.model, result, target)

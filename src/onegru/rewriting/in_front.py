@@ -7,6 +7,7 @@ comparison do.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 
 import onnx
@@ -18,7 +19,7 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Elements, movers
 from onegru.formats.graph import Graph
 from onegru.formats.onnx.parse import parse_onnx
-from onegru.formats.onnx.validate import ModelProto, Source, serialized
+from onegru.formats.onnx.validate import ModelProto, Source, Written, serialized
 from onegru.timeline.read import read_timeline
 
 _WHOLE = ("Floor", "Ceil", "Round", "Sign", "OneHot", "QuantizeLinear", "DequantizeLinear")
@@ -74,12 +75,12 @@ def _is_whole(flow: Flow, op: Op) -> bool:
     return op.kind in _WHOLE
 
 
-def with_outputs(data: bytes, source: Source, values: Mapping[str, str]) -> tuple[Graph, bytes]:
-    """Add values to the outputs of a serialized ONNX model."""
-    model = ModelProto.FromString(data)
+def with_outputs(model: ModelProto, source: Source, values: Mapping[str, str]) -> tuple[Graph, Written]:
+    """Add values to the outputs of a copy of an ONNX model."""
+    model = deepcopy(model)
     known = {info.name for info in model.graph.output}
     for name in values.keys() - known:
         code = onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(values[name]))
         model.graph.output.append(onnx.helper.make_tensor_value_info(name, code, None))
     made = serialized(source, model, "too large to be compared")
-    return parse_onnx(made, replace(source, file=None)), made
+    return parse_onnx(made, replace(source, file=None), model), (made, model)

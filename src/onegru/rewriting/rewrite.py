@@ -152,9 +152,9 @@ def rewrite_file(
         raise FormatError(f"{file}: {file.kind.words}; must be an ONNX model")
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import parse_onnx, read_onnx
-        from onegru.formats.onnx.validate import Source, model_of
+        from onegru.formats.onnx.validate import Source, model_of, read_model
         from onegru.rewriting.compare import check_result
-        from onegru.rewriting.external_data import write_model
+        from onegru.rewriting.external_data import one_file, write_model
         from onegru.rewriting.nodes.changes import RewriteOptions
         from onegru.rewriting.nodes.model_pass import rewrite_model
         from onegru.rewriting.nodes.plan import check_opset
@@ -162,15 +162,16 @@ def rewrite_file(
         check_opset(options["opset"])
     onnx_source = Source.of(file)
     rewritten = rewrite_model(onnx_source, model_of(file), len(file.data), RewriteOptions(**options))
-    result = rewritten.serialized(onnx_source)
+    result, changed = one_file(onnx_source, rewritten.model), onnx_source.changed(named)
+    model = read_model(changed, result)
     outputs, unchecked = check_result(
         lambda: read_onnx(file, again=True),
-        parse_onnx(result, onnx_source.changed(named)),
+        parse_onnx(result, changed, model),
         named,
         check,
         TOLERANCE_REWRITTEN,
         rewritten.dtypes,
-        result,
+        (result, model),
         options.get("runtime"),
     )
     if path is not None:

@@ -19,7 +19,7 @@ def rewrite_ir(
     file: Opened, target: Path, check: Check | None, time: Mapping[str, int] | None, delay: bool
 ) -> Chunked:
     """Change an IR, and compare it with its source; arguments and errors as in `rewrite_onnx`."""
-    graph, notes = with_sequences(file, read_ir(file)), list[str]()
+    graph, notes = with_sequences(file, read_ir(file, again=True)), list[str]()
     made = made_from(file, graph, notes, time, forms_of_ir(graph, time, delay))
     document: IrDocument = made.model
     whole = None if check is None else Model(graph)

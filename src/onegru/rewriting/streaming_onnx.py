@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 from onegru.core.compare import QUANTIZED
 from onegru.formats.graph import Graph
 from onegru.formats.onnx.parse import model_opset, parse_onnx, read_onnx
-from onegru.formats.onnx.validate import ModelProto, Source, model_of
+from onegru.formats.onnx.validate import ModelProto, Source, model_of, read_model
 from onegru.formats.opened import Opened
 from onegru.models.model import Model
 from onegru.models.streaming import forms_of_onnx
@@ -33,25 +34,29 @@ def rewrite_onnx(
     notes = embed_external(onnx_source, model, len(file.data))
     source = read_onnx(file, again=True)
     # With its external data in it, the model differs from the file.
-    graph = parse_onnx(one_file(onnx_source, model), replace(onnx_source, file=None)) if notes else source
+    in_memory = replace(onnx_source, file=None)
+    graph = parse_onnx(one_file(onnx_source, model), in_memory, deepcopy(model)) if notes else source
     sizes = None if check is None else check.dims
     made = made_from(file, graph, notes, time, forms_of_onnx(onnx_source, model, graph, time, delay, sizes))
     data = one_file(onnx_source, made.model)
     whole = None if check is None else Model(source)
 
-    def read(data: bytes) -> Graph:
-        return parse_onnx(data, onnx_source.changed(target))
-
-    outputs = check_chunks(whole, lambda: read(data), made, check, target, notes)
     rewritten: Rewritten | None = None
     changed: ModelProto = made.model
+
+    def read() -> Graph:
+        is_last = options is None or rewritten is not None
+        model = read_model(onnx_source.changed(target), data) if is_last else changed
+        return parse_onnx(data, onnx_source.changed(target), model)
+
+    outputs = check_chunks(whole, read, made, check, target, notes)
     if options is not None:
         rewritten = rewrite_model(onnx_source, changed, len(data), options)
         changed = rewritten.model
-        data = rewritten.serialized(onnx_source)
+        data = one_file(onnx_source, changed)
         notes += rewritten.notes
         is_int8 = QUANTIZED in rewritten.dtypes
-        outputs = check_chunks(whole, lambda: read(data), made, check, target, notes, is_int8)
+        outputs = check_chunks(whole, read, made, check, target, notes, is_int8)
 
     if rewritten is None:
         notes += left_external(changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,9 +40,9 @@ def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
         from onegru.formats.onnx.flow import flow_of, graph_types
         from onegru.formats.onnx.functions.augru import add_augru_functions
         from onegru.formats.onnx.parse import model_opset
-        from onegru.formats.onnx.validate import ModelProto, Source
+        from onegru.formats.onnx.validate import Source
     source = Source(graph.path)
-    model = ModelProto.FromString(outline.text)  # the reader has checked it
+    model = deepcopy(outline.content)  # the reader has checked it
     add_augru_functions(model, source)  # broken functions crash the process in onnx's shape inference
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     if inline_branches(model, flow):

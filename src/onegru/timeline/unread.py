@@ -57,9 +57,10 @@ def _may_cut(graph: Graph) -> bool:
     """Whether the text of a file, without parsing, allows reads of fixed positions of an input."""
     outline = graph.outline
     if outline is None or outline.weights is None:
-        return outline is not None and any(kind in outline.text for kind in (b"Gather", b"Slice"))
-    kinds, takers = dict(_LAYER.findall(outline.text)), dict[bytes, list[bytes]]()
-    for source, target in _EDGE.findall(outline.text):
+        text = b"" if outline is None else outline.content.SerializeToString()
+        return b"Gather" in text or b"Slice" in text
+    kinds, takers = dict(_LAYER.findall(outline.content)), dict[bytes, list[bytes]]()
+    for source, target in _EDGE.findall(outline.content):
         takers.setdefault(source, []).append(target)
     inputs = [layer for layer, kind in kinds.items() if kind == b"Parameter"]
     layers = reachable(

@@ -70,7 +70,7 @@ def find_fault(
 ) -> tuple[Fault | None, str]:
     """The GRU node that a runtime computes wrong, and a note."""
     if not model.gru_nodes:
-        return None, _words_without_nodes(model.path)
+        return None, _words_without_nodes(model)
     try:
         outcome = run(runtime, subject_of(model, probed=True), inputs)
     except OneGRUError as error:
@@ -95,8 +95,8 @@ def find_fault(
     return None, f"the node at fault could not be determined: {why}"
 
 
-def _words_without_nodes(path: str) -> str:
-    if hint := fusing_hint(path):
+def _words_without_nodes(model: Model) -> str:
+    if hint := fusing_hint(model.graph.file or model.path):
         return (
             f"it has no GRU node, and its other nodes are not looked into; {hint}, which verify then checks"
         )

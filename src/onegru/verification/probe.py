@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -19,16 +20,18 @@ from onegru.formats.onnx.validate import (
     attribute_graphs,
     external_location,
     external_tensors,
-    read_model,
+    parse_file,
+    serialized,
     to_array,
+    trimmed,
 )
 from onegru.formats.onnx.whole.session import Session
 from onegru.formats.opened import Opened
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, AUGRU_OPSET, OLDEST_OPSET
 
-#: Above this size of external data, in bytes, a model is not copied, because protobuf messages are below 2
-#: GiB.
+#: External data of more bytes are not embedded, because protobuf messages are below 2 GiB.
 _LARGE = 2**31 - 2**24
+_TOO_LARGE = "too large to be handed to other runtimes"
 
 
 @functools.cache
@@ -63,8 +66,9 @@ def node_opset(node: NodeProto) -> int:
 
 def whole_model(file: Opened, probes: Sequence[str] = ()) -> bytes:
     """A serialized model. It includes its external data, unless it would be too large with them."""
-    source = Source.of(file)
-    model = read_model(source, file.data)
+    if not probes and b"location" not in file.data:  # else it may have external data
+        return file.data
+    source, model = Source.of(file), deepcopy(file.once(parse_file))
     if probes:
         model = unfold_functions(source, model)
     external = external_tensors(model)
@@ -73,17 +77,17 @@ def whole_model(file: Opened, probes: Sequence[str] = ()) -> bytes:
             tensor.CopyFrom(onnx.numpy_helper.from_array(to_array(source, tensor), tensor.name))
     outputs = {value.name for value in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=name) for name in probes if name not in outputs)
-    return _serialize(source, model)
+    return serialized(source, model, _TOO_LARGE)
 
 
 def one_node_model(
     path: str, node: GruStep, opset: int, constants: Mapping[str, Array], inputs: Mapping[str, Array]
 ) -> bytes:
     """A model of one GRU node, with inputs of open sizes."""
-    given = [port.name if port.name in node.inputs else "" for port in node.operator.inputs]
-    wanted = [port.name if port.name in node.outputs else "" for port in node.operator.outputs]
+    given = trimmed(port.name if port.name in node.inputs else "" for port in node.operator.inputs)
+    wanted = trimmed(port.name if port.name in node.outputs else "" for port in node.operator.outputs)
     domain = AUGRU_DOMAINS[0] if node.operator is AUGRU else None
-    proto = onnx.helper.make_node(node.operator.name, _trim(given), _trim(wanted), node.name, domain=domain)
+    proto = onnx.helper.make_node(node.operator.name, given, wanted, node.name, domain=domain)
     proto.attribute.extend(
         onnx.helper.make_attribute(name, value) for name, value in node.attributes.items() if value != []
     )
@@ -96,7 +100,7 @@ def one_node_model(
     )
     model = model_of(graph, max(opset, AUGRU_OPSET) if node.operator is AUGRU else opset)
     add_augru_functions(model)
-    return _serialize(Source(path), model)
+    return serialized(Source(path), model, _TOO_LARGE)
 
 
 def model_of(graph: GraphProto, opset: int) -> ModelProto:
@@ -112,16 +116,3 @@ def model_of(graph: GraphProto, opset: int) -> ModelProto:
 def _open_info(name: str, array: Array) -> ValueInfoProto:
     code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     return onnx.helper.make_tensor_value_info(name, code, [f"{name}.{axis}" for axis in range(array.ndim)])
-
-
-def _trim(names: list[str]) -> list[str]:
-    while names and not names[-1]:
-        names.pop()
-    return names
-
-
-def _serialize(source: Source, model: ModelProto) -> bytes:
-    try:
-        return bytes(model.SerializeToString())
-    except Exception as error:  # protobuf's own, beyond 2 GiB
-        raise source.error(f"too large to be handed to other runtimes ({error})") from error

@@ -11,7 +11,7 @@ from onegru.core.arguments import check_function, file_path, number, shown
 from onegru.core.compare import INCONCLUSIVE, why_inconclusive
 from onegru.core.errors import FormatError, SpecError
 from onegru.formats.graph import by_name
-from onegru.formats.opened import Kind
+from onegru.formats.opened import Kind, open_model
 from onegru.models.input_sizes import Dims
 from onegru.models.load import load
 from onegru.models.model import Model
@@ -84,7 +84,7 @@ def verify(
         raise SpecError.of("timeout", f"{timeout}; must be above 0 and finite")
     check_function("progress", progress)
     if not isinstance(model, Model):
-        model = load(file_path("model", model))
+        model = load(open_model("path", file_path("model", model)))
     file = model.graph.file
     if file is None or not file.path.is_file():
         raise SpecError.of("model", f"{model.path}; must come from a file, which other runtimes read")

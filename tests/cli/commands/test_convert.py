@@ -94,7 +94,7 @@ def test_every_pair(tmp_path: Path, first: str, second: str) -> None:
         source, target = (tmp_path / f"{number}.{kind}{KINDS[kind][0]}" for kind in (first, second))
         target = target.with_stem(f"{target.stem} again")
         onegru.save_layers(layers, source, **KINDS[first][1])
-        checks = convert_layers(read_source(source), target, KINDS[second][1])
+        checks, _ = convert_layers(read_source(source), target, KINDS[second][1])
         assert all(item.agrees for item in checks)
         found = read_source(target)
         assert [layer.spec for layer in layers_of(found)] == [layer.spec for layer in layers_of(layers)]
@@ -214,7 +214,7 @@ def test_the_check_sees_lengths_and_states(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onegru.save_layers(layer, path, sequence_lens=True)
     proto = onnx.load(path)
-    assert all(item.agrees and item.max_abs == 0 for item in checking._check(layer, path))
+    assert all(item.agrees and item.max_abs == 0 for item in checking._check(layer, checking.read(path)))
     for index in (4, 5):  # sequence_lens, initial_h
         changed = onnx.ModelProto()
         changed.CopyFrom(proto)
@@ -225,28 +225,28 @@ def test_the_check_sees_lengths_and_states(tmp_path: Path) -> None:
         changed.graph.input.extend(kept)
         path.write_bytes(changed.SerializeToString())
         assert all(
-            item.agrees for item in checking._check(layer, path)
+            item.agrees for item in checking._check(layer, checking.read(path))
         )  # without the input it is another model
         changed.graph.input.extend(info for info in proto.graph.input if info.name == name)
         path.write_bytes(changed.SerializeToString())
         with pytest.raises(FormatError, match="is not an input or output of a GRU node"):
-            checking._check(layer, path)
+            checking._check(layer, checking.read(path))
     wrong = make_gru(direction="forward")
     onegru.save_layers(wrong, path)
-    assert not any(item.agrees for item in checking._check(layer, path))
+    assert not any(item.agrees for item in checking._check(layer, checking.read(path)))
 
 
 def test_the_tolerance_grows_with_the_numbers(tmp_path: Path) -> None:
     layer = make_gru(activations=["Sigmoid", "Affine"], activation_alpha=[100.0])
     path = tmp_path / "m.safetensors"
     onegru.save_layers(layer, path)
-    assert all(item.tolerance > 1e-5 for item in checking._check(layer, path))
+    assert all(item.tolerance > 1e-5 for item in checking._check(layer, checking.read(path)))
     assert all(item.tolerance == 1e-6 for item in [*check_of(make_gru(), tmp_path)])
 
 
 def check_of(layer: GRU, folder: Path) -> list[Comparison]:
     onegru.save_layers(layer, folder / "x.safetensors")
-    return checking._check(layer, folder / "x.safetensors")
+    return checking._check(layer, checking.read(folder / "x.safetensors"))
 
 
 # ---- models: which GRU
@@ -405,7 +405,7 @@ def test_the_report_counts_every_run(convert: Cli) -> None:
 
 def test_tiny_numbers_are_many_apart(convert: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = [Comparison("Y", max_abs=3e-8, max_ulp=8262945430, tolerance=1e-6, compared=9, steps=7)]
-    monkeypatch.setattr("onegru.cli.commands.convert.convert_layers", lambda *_: checks)
+    monkeypatch.setattr("onegru.cli.commands.convert.convert_layers", lambda *_: (checks, None))
     onegru.save_layers(make_gru(), "a.safetensors")
     onegru.save_layers(make_gru(), "b.onnx")
     out = convert("a.safetensors", "b.onnx", "--overwrite").out
@@ -419,7 +419,7 @@ def test_a_run_that_disagrees_counts_whatever_another_may(monkeypatch: pytest.Mo
         7: Comparison("Y", max_abs=5e-6, tolerance=1e-5, compared=9, steps=7),
     }
     monkeypatch.setattr(checking, "_run_both", lambda source, target, T, B: [runs[T]])
-    (found,) = checking._check(make_gru(), Path("none"))
+    (found,) = checking._check(make_gru(), make_gru())
     assert (found.agrees, found.compared, found.steps) == (False, 10, 7)
 
 

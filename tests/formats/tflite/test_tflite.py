@@ -121,7 +121,7 @@ def test_convert(tmp_path: Path, end: str) -> None:
     if end == ".safetensors":
         pytest.importorskip("safetensors")
     target = tmp_path / f"gru{end}"
-    checks = convert_layers(read_source(path_of("states")), target, {})
+    checks, _ = convert_layers(read_source(path_of("states")), target, {})
     assert checks and all(item.agrees for item in checks)
     X = np.ones((3, 1, INPUT), np.float32)
     np.testing.assert_array_equal(run(only(target), X)[0], run(only(path_of("states")), X)[0])

@@ -27,7 +27,7 @@ from onegru.core.errors import FormatError, OneGRUError, needs_extra
 from onegru.core.wording import count, duration
 from onegru.engines.native import MOST_THREADS, get_num_threads, set_num_threads
 from onegru.formats.format import format_of
-from onegru.formats.opened import Opened
+from onegru.formats.opened import Opened, open_model
 from onegru.models.inspect import report
 from onegru.models.model import Model
 from onegru.system.turns import cpu_share, take_turns
@@ -59,7 +59,8 @@ def bench_command(
     if threads is not None:
         set_num_threads(integer("--threads", threads, 1, MOST_THREADS))
     with ProgressBar(f"loading {model.name}"):
-        loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
+        file = open_model("path", model)
+        loaded = onegru.load(file, weight_storage=weight_storage, activation_storage=activation_storage)
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), ProgressBar(f"timing {model.name}"):
         share = cpu_share()
@@ -130,13 +131,12 @@ def _holds_int8(model: Model) -> bool:
 def _onnxruntime(file: Opened, inputs: Mapping[str, Array], *, folded_weights: bool = False) -> Call:
     """A run of the file in ONNX Runtime without onegru."""
     # Imported here, as an IR needs no onnx.
-    from onegru.formats.onnx.validate import Source, read_model
+    from onegru.formats.onnx.validate import Source, parse_file
     from onegru.formats.onnx.whole.optimizers import harmful_optimizers
     from onegru.formats.onnx.whole.session import Session
 
-    source = Source.of(file)
-    disabled = harmful_optimizers(read_model(source, file.data))
-    session = Session(file.data, source, disabled=disabled, folded_weights=folded_weights)
+    disabled = harmful_optimizers(file.once(parse_file))
+    session = Session(file.data, Source.of(file), disabled=disabled, folded_weights=folded_weights)
     return lambda: dict(zip(session.output_names, session.run(inputs), strict=True))
 
 

@@ -29,7 +29,6 @@ from onegru.models.inspect import report
 from onegru.models.layer_files.convert import convert_layers
 from onegru.models.layer_files.load import left_out
 from onegru.models.layer_files.select import read_source
-from onegru.models.load import load
 from onegru.runtimes.known_issues import Verdict
 
 _layers = partial(option, group="Of an ONNX or OpenVINO target")
@@ -110,9 +109,10 @@ def convert_command(
     with ProgressBar(f"loading {source.name}"):
         layers = read_source(file, nodes or [], keras_version)
     with ProgressBar(f"writing {target.name}"):
-        checks = convert_layers(layers, target, form)
+        checks, made = convert_layers(layers, target, form)
     agrees = all(item.agrees for item in checks)
-    verdicts = _other_runtimes(target) if agrees else []
+    items = report(made) if agrees and made is not None else ()
+    verdicts = list(dict.fromkeys(verdict for item in items for verdict in item.others))
     others = left_out(file, nodes or (), keras_version) if agrees else ()
     if as_json:
         document = {
@@ -139,13 +139,6 @@ def _show_others(console: Console, others: Sequence[str], verdicts: Sequence[Ver
         who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
         remedy = "; --no-lengths leaves them out" if verdict.reason.startswith("ignores lengths") else ""
         say(console, f"[yellow]{who}[/]: {safe(verdict.reason)}{remedy}")
-
-
-def _other_runtimes(target: Path) -> list[Verdict]:
-    """The known issues of other runtimes with the target."""
-    if target.suffix.lower() not in (".onnx", ".xml"):
-        return []
-    return list(dict.fromkeys(verdict for item in report(load(target)) for verdict in item.others))
 
 
 def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[Comparison]) -> None:

@@ -43,7 +43,7 @@ def fuse_command(
     Example: onegru fuse model.xml fused.xml --dim batch=4
     """
     file = opened(source, target, [".onnx", ".xml"], overwrite)
-    check = check_of(source, inputs, dims, default_dim, tolerance, no_check)
+    check = check_of(file, inputs, dims, default_dim, tolerance, no_check)
     with ProgressBar(f"fusing {source.name}") as watch:
         report = fuse(file, target, check=check, progress=watch.progress)
     if as_json:
@@ -104,7 +104,8 @@ def show_decomposed(console: Console, found: Inspection) -> None:
 
 def show_fusing_hint(console: Console, model: Model) -> None:
     """For a model without GRU nodes, that it has GRUs all the same."""
-    if not model.gru_nodes and not model.nested_grus and (hint := fusing_hint(model.path)):
+    file = model.graph.file or model.path
+    if not model.gru_nodes and not model.nested_grus and (hint := fusing_hint(file)):
         say(console, hint)
 
 

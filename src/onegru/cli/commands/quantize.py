@@ -95,7 +95,7 @@ def quantize_command(
             nodes=nodes or None,
             group_size=group_size,
             opset=opset,
-            dims=open_sizes(source, dims or [], default_dim),
+            dims=open_sizes(file, dims or [], default_dim),
             tolerance=tolerance,
             progress=watch.progress,
         )

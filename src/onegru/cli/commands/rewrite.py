@@ -55,7 +55,7 @@ def rewrite_command(
     Example: onegru rewrite model.onnx other.onnx --for openvino
     """
     file = opened(source, target, [".onnx"], overwrite)
-    check = check_of(source, inputs, dims, default_dim, tolerance, no_check)
+    check = check_of(file, inputs, dims, default_dim, tolerance, no_check)
     with ProgressBar(f"rewriting {source.name}"):
         report = rewrite(
             file,

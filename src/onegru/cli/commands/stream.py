@@ -53,7 +53,7 @@ def stream_command(
     if not quantize:
         refuse({"--node": nodes, "--group-size": group_size, "--opset": opset}, "without --quantize")
     file = opened(source, target, [".onnx", ".xml"], overwrite)
-    check = check_of(source, inputs, dims, default_dim, tolerance, no_check)
+    check = check_of(file, inputs, dims, default_dim, tolerance, no_check)
     with ProgressBar(f"converting {source.name}"):
         report = make_streaming(
             file,

@@ -20,6 +20,7 @@ from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.drawing.page import page
 from onegru.formats.graph import initial_states
+from onegru.formats.opened import open_model
 from onegru.layers.gates import files
 from onegru.layers.gates.pictures import picture
 from onegru.layers.gates.summary import DirectionSummary, largest_differences
@@ -66,7 +67,8 @@ def trace_command(
     """
     targets = _check_targets(outputs or [], against)
     with ProgressBar(f"loading {model.name}"):
-        loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
+        file = open_model("path", model)
+        loaded = onegru.load(file, weight_storage=weight_storage, activation_storage=activation_storage)
         other = None if against is None else onegru.reports.GateTrace.load(against)
     name = _node(loaded, node)
     for path in targets:
@@ -113,7 +115,7 @@ def _node(model: Model, given: str | None) -> str | int:
     if given is None:
         if len(names) == 1:
             return 0
-        if not names and (hint := fusing_hint(model.path)):
+        if not names and (hint := fusing_hint(model.graph.file or model.path)):
             raise SpecError(f"{model.path}: has no GRU node; {hint}")
         listed = ", ".join(map(repr, names)) or "none"
         raise SpecError.of("--node", f"missing; {model.path} has {count(len(names), 'GRU node')}: {listed}")

@@ -18,6 +18,7 @@ from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.cli.tables import Run, show_comparisons
 from onegru.core.compare import compared_words, merged
 from onegru.core.wording import count
+from onegru.formats.opened import open_model
 from onegru.peers.registry import RUNTIMES
 from onegru.verification.results import Fault, LayerResult, ReferenceComparison, RuntimeResult, Verification
 
@@ -86,7 +87,7 @@ def verify_command(
     from onegru.verification.verify import must_move  # what it imports takes long
 
     with ProgressBar(f"loading {model.name}"):
-        loaded = onegru.load(model)
+        loaded = onegru.load(open_model("path", model))
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), ProgressBar(f"verifying {model.name}") as watch:
         found = onegru.verify(

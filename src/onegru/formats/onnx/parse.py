@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +49,6 @@ from onegru.formats.onnx.validate import (
     is_ours,
     model_of,
     read_model,
-    serialized,
 )
 from onegru.formats.onnx.values import Values
 from onegru.formats.onnx.views import ViewStep, view_of
@@ -69,16 +69,17 @@ _SPARSE = "is sparse; inputs of GRU nodes and outputs of the model must be dense
 
 
 def read_onnx(file: Opened, *, again: bool = False) -> Graph:
-    """Read a model. Its external data must be in the file's folder."""
+    """Read a model. With `again`, its file keeps the parsed model for later readers."""
     source = Source.of(file)
     parse = functools.partial(model_of, file) if again else functools.partial(read_model, source, file.data)
     graph = _Reader(source, file.data, parse).read()
-    return replace(graph, file=replace(file))  # without the parsed content
+    return replace(graph, file=file if again else replace(file))
 
 
-def parse_onnx(data: bytes, source: Source) -> Graph:
-    """Read a serialized model. Raises the errors of `read_onnx`."""
-    return _Reader(source, data, functools.partial(read_model, source, data)).read()
+def parse_onnx(data: bytes, source: Source, model: ModelProto | None = None) -> Graph:
+    """Read a serialized model; `model` is the same model if it is parsed already."""
+    parse = functools.partial(read_model, source, data)
+    return _Reader(source, data, parse if model is None else functools.partial(deepcopy, model)).read()
 
 
 def _constants(source: Source, data: bytes, parse: Callable[[], ModelProto]) -> dict[str, Array]:
@@ -127,7 +128,7 @@ class _Reader:
             if value.name in self.defaults or value.name not in self.tensors
         )
         outputs = tuple(tensor_info(value) for value in self.graph.output)
-        outline = Outline(serialized(self.source, without_weights(self.model)))
+        outline = Outline(without_weights(self.model))
         told = self._told_states(inputs, outputs)
         ahead = self._ahead_of_runs()
         steps = self._steps({id(node) for node in ahead})
@@ -238,9 +239,8 @@ class _Reader:
         shared = outputs & ({value.name for value in self.graph.input} | self.tensors.keys())
         others = [n for n in self.nodes if not is_ours(n) and not is_plain_constant(n)] or self.nodes
         where = describe(others[0]) if others else "the model"
-        data = runnable(
-            self.source, self.model, self.nodes, None if self.is_changed else self.data, self.opset
-        )
+        given = None if self.is_changed else self.data
+        data, usual = runnable(self.source, self.model, self.nodes, given, self.opset)
         lstm, batch_axes = lstm_of(self.model)
         if batch_axes is None:  # any axis can be the batch; but of states, others than the batch can be empty
             kept = {name for _, name in states}
@@ -251,6 +251,7 @@ class _Reader:
             shared=frozenset(shared),
             source=self.source if data is self.data else replace(self.source, file=None),
             data=data,
+            usual=usual,
             where=where,
             names=tuple(names),
             disabled=harmful_optimizers(self.model),

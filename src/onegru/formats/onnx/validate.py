@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Container, Iterable, Iterator, MutableSequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -77,6 +78,10 @@ class Source:
         return FormatError(f"{self.name}: {message}")
 
 
+#: A model, serialized and parsed.
+Written = tuple[bytes, ModelProto]
+
+
 def read_model(source: Source, data: bytes) -> ModelProto:
     """Parse and check a serialized model. External data are not read."""
     model = ModelProto()
@@ -96,9 +101,7 @@ def read_model(source: Source, data: bytes) -> ModelProto:
 
 def model_of(file: Opened) -> ModelProto:
     """Return a copy of the model in a file, which is parsed and checked only once."""
-    model = ModelProto()
-    model.CopyFrom(file.once(parse_file))
-    return model
+    return deepcopy(file.once(parse_file))
 
 
 def parse_file(file: Opened) -> ModelProto:
@@ -216,7 +219,7 @@ def external_tensors(model: ModelProto) -> list[TensorProto]:
 
 def without_links(source: Source, data: bytes) -> tuple[bytes, Path | None]:
     """Return a serialized model and the folder of its external data, without links."""
-    if source.folder is None or source.beside is None:
+    if source.folder is None or source.beside is None or b"location" not in data:
         return data, source.folder
     model = read_model(source, data)
     tensors = external_tensors(model)

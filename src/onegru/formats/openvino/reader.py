@@ -42,11 +42,12 @@ from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import ONLY_IN_MEMORY, OPERATORS
 
 
-def read_ir(file: Opened) -> Graph:
-    """Read an IR."""
+def read_ir(file: Opened, *, again: bool = False) -> Graph:
+    """Read an IR; arguments as in `read_onnx`."""
     assert file.weights is not None
     root, text = file.once(ir_of)
-    return replace(ir_graph(file.path, copy.deepcopy(root), file.weights, text), file=replace(file))
+    graph = ir_graph(file.path, copy.deepcopy(root), file.weights, text)
+    return replace(graph, file=file if again else replace(file))
 
 
 def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None = None) -> Graph:
@@ -70,9 +71,9 @@ def root_of(graph: Graph) -> ET.Element:
     """Return the XML of an IR that was read; callers must not change it."""
     outline, file = graph.outline, graph.file
     assert outline is not None
-    if file is not None and file.once(ir_of)[1] is outline.text:
+    if file is not None and file.once(ir_of)[1] is outline.content:
         return file.once(ir_of)[0]
-    return parse_xml(outline.text, Path(graph.path))
+    return parse_xml(outline.content, Path(graph.path))
 
 
 class _Reader:

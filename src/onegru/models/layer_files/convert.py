@@ -45,43 +45,47 @@ _Slot = tuple[Role, int]  # a role, and the layer's number where each layer has 
 
 def convert_layers(
     source: GRU | Stack, target: Path, options: dict[str, int | bool | None]
-) -> list[Comparison]:
-    """Write layers to a temporary file, compare, and replace the target if they agree."""
+) -> tuple[list[Comparison], Model | None]:
+    """Write layers to a temporary file, compare, and replace the target if they agree; return its model."""
     resolved = Path(os.path.realpath(target))
     temporary = partial(tempfile.TemporaryDirectory, dir=resolved.parent, prefix=f".{target.name[:50]}.")
     with naming(target), temporary() as folder:
         written = Path(folder) / target.name
         save_layers(source, written, **options)  # type: ignore[arg-type]
         try:
-            checks = _check(source, written)
+            made = read(written)
+            checks = _check(source, made)
         except (FormatError, SpecError) as error:  # its message names the temporary file
             words = str(error).replace(str(written), str(target))
             words = f"not written, because the result cannot be checked: {words}"
             raise type(error)(words) from error.__cause__
         if all(item.agrees for item in checks):
-            if target.suffix.lower() == ".xml":  # `save_layers` can replace two files
-                save_layers(source, target, **options)  # type: ignore[arg-type]
-            else:
-                write_files([(target, lambda file: file.write(written.read_bytes()))])
-    return checks
+            suffixes = (".bin", target.suffix) if target.suffix.lower() == ".xml" else (target.suffix,)
+            files = [(target.with_suffix(end), written.with_suffix(end)) for end in suffixes]
+            write_files([(new, lambda file, old=old: file.write(old.read_bytes())) for new, old in files])  # type: ignore[misc]
+    return checks, made if isinstance(made, Model) else None
 
 
-def _check(source: GRU | Stack, target: Path) -> list[Comparison]:
+def read(path: Path) -> GRU | Stack | Model:
+    """Read a written file."""
+    file = open_layers("path", path)
+    return joined([*load_layers(file).values()]) if file.kind.holds == "layers" else load(file)
+
+
+def _check(source: GRU | Stack, made: GRU | Stack | Model) -> list[Comparison]:
     """Run source and target on random inputs, lengths among them if the target takes any."""
-    runs = [_run_both(source, target, *sizes) for sizes in reversed(_SIZES)]
+    runs = [_run_both(source, made, *sizes) for sizes in reversed(_SIZES)]
     return [merged(items) for items in zip(*runs, strict=True)]
 
 
-def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Comparison]:
+def _run_both(source: GRU | Stack, model: GRU | Stack | Model, T: int, B: int) -> list[Comparison]:
     layers = layers_of(source)
-    written = open_layers("path", target)
-    if written.kind.holds == "layers":
+    if not isinstance(model, Model):
         inputs = _random_inputs(layers, T, B)
-        theirs = _results(joined([*load_layers(written).values()]), inputs)
+        theirs = _results(model, inputs)
         ours = _results(source, inputs)
         compare = _comparer(source, inputs, ours)
         return [compare(_name(slot, len(layers)), slot, theirs[slot]) for slot in ours]
-    model = load(written)
     slots = _slots(model)
     sizes = {"T": T, "B": B} | _fixed_sizes(model, slots)
     inputs = _random_inputs(layers, sizes["T"], sizes["B"])
@@ -91,7 +95,8 @@ def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Compari
     feeds = {name: arrange(inputs[s], CANONICAL_AXES[s[0]], axes) for name, (s, axes) in named.items()}
     ours = _results(source, inputs)
     is_double = layers[0].spec.dtype == "float64"
-    in_float32 = is_double and written.kind is Kind.OPENVINO and model.other_node_count > 0
+    is_ir = model.graph.file is not None and model.graph.file.kind is Kind.OPENVINO
+    in_float32 = is_double and is_ir and model.other_node_count > 0
     compare = _comparer(source, inputs, ours, in_float32)
     return [
         compare(name, slot, arrange(array, slots[name][1], CANONICAL_AXES[slot[0]]))

@@ -68,7 +68,7 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
     """Return the layers of these nodes, or of all nodes of a model with only GRUs."""
     names = [gru.name for gru in model.gru_nodes]
     if not names:
-        hint = fusing_hint(model.path)
+        hint = fusing_hint(model.graph.file or model.path)
         raise SpecError(f"{model.path}: has no GRU node" + (f"; {hint}" if hint else ""))
     if nodes:
         found = [_find(model, name) for name in nodes]

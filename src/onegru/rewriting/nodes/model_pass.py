@@ -34,7 +34,7 @@ from onegru.formats.onnx.validate import (
 from onegru.formats.onnx.values import Names, all_graphs
 from onegru.models.fusing import fusing_hint
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
-from onegru.rewriting.external_data import embed_external, left_external, one_file
+from onegru.rewriting.external_data import embed_external, left_external
 from onegru.rewriting.nodes.changes import CHANGES, FLOAT16_OPSET, RewriteOptions, to_int8
 from onegru.rewriting.nodes.node_config import node_of, operator_at, read_config
 from onegru.rewriting.nodes.opset import convert_nodes, is_same
@@ -62,10 +62,6 @@ class Rewritten:
     dtypes: Collection[str]  # the element types of the GRU nodes, before and after, and QUANTIZED
     others: Sequence[str]  # descriptions of other nodes that the new opset changed
     notes: Sequence[str]  # other changes, as text
-
-    def serialized(self, source: Source) -> bytes:
-        """The model as a file holds it."""
-        return one_file(source, self.model)
 
 
 def rewrite_model(source: Source, model: ModelProto, size: int, options: RewriteOptions) -> Rewritten:

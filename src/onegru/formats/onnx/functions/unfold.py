@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 
 import onnx
 from onnx import FunctionProto, ModelProto, NodeProto
@@ -44,8 +45,7 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
     for key in holders:
         _write_opset(model, functions[key])
     if own:
-        given, model = model, ModelProto()
-        model.CopyFrom(given)
+        model = deepcopy(model)
         del model.functions[:]
         model.functions.extend(functions.values())
     try:

@@ -38,6 +38,7 @@ class OnnxRuntimeModel(RuntimeModel):
 
     source: Source  # the source of the model; ONNX Runtime reads its file, if there is one
     data: bytes  # the model, from `runnable`
+    usual: bytes | None  # the model with its defaults as constants; None without defaults
     where: str  # a description of the first of its other nodes
     names: tuple[str, ...]  # distinct names of its GRU nodes
     disabled: tuple[str, ...]  # the names of ONNX Runtime's optimizers that must not run
@@ -81,9 +82,9 @@ class OnnxRuntimeModel(RuntimeModel):
                 return lambda feeds: dict(zip(names, made.run(self._checked(feeds)), strict=True))
             return lambda feeds: dict(zip(names, made.run(feeds), strict=True))
 
-        if not self.defaults:
+        if self.usual is None:
             return session(model)
-        usual, others = session(self._without_inputs()), functools.cache(lambda: session(model))
+        usual, others = session(self.usual), functools.cache(lambda: session(model))
         return lambda feeds: usual(feeds) if self.defaults.isdisjoint(feeds) else others()(feeds)
 
     def _checked(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -96,12 +97,6 @@ class OnnxRuntimeModel(RuntimeModel):
                     f"Runtime cannot run {self.lstm} on an empty batch"
                 )
         return feeds
-
-    def _without_inputs(self) -> bytes:
-        """Return the model with its defaults as plain constants."""
-        model = ModelProto.FromString(self.data)
-        drop_named(model.graph.input, self.defaults)
-        return serialized(self.source, model, "too large for ONNX Runtime")
 
 
 def lstm_of(model: ModelProto) -> tuple[str, Mapping[str, Sequence[int]] | None]:
@@ -129,8 +124,8 @@ def lstm_of(model: ModelProto) -> tuple[str, Mapping[str, Sequence[int]] | None]
 
 def runnable(
     source: Source, model: ModelProto, nodes: Sequence[NodeProto], data: bytes | None, opset: int
-) -> bytes:
-    """Return a model in a form that ONNX Runtime runs."""
+) -> tuple[bytes, bytes | None]:
+    """Return a model that ONNX Runtime runs, and the same model with its defaults as constants."""
     version, is_changed = model.ir_version, data is None
     if model.ir_version < 4:  # before version 4, an initializer that is also an input is a constant
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
@@ -145,9 +140,16 @@ def runnable(
         # Without unused nodes, which the converter may not support.
         replace_nodes(model.graph, needed_nodes(nodes, (value.name for value in model.graph.output)))
         model, is_changed = upgrade(source, infer_shapes(model)), True
-    if data is not None and not is_changed and model.ir_version == version:
-        return data
-    return serialized(source, model, "too large for ONNX Runtime")
+    if data is None or is_changed or model.ir_version != version:
+        data = serialized(source, model, "too large for ONNX Runtime")
+    inputs = list(model.graph.input)
+    drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
+    if len(model.graph.input) == len(inputs):
+        return data, None
+    usual = serialized(source, model, "too large for ONNX Runtime")
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    return data, usual
 
 
 def _least_ir_version(model: ModelProto) -> int:

@@ -22,7 +22,7 @@ from onegru.formats.openvino.flow import IrGraph, IrReader
 from onegru.formats.openvino.kinds import WRITTEN
 from onegru.formats.openvino.reader import root_of
 from onegru.formats.openvino.writing.graph_writer import GraphWriter, IrBin
-from onegru.formats.openvino.xml import Layer, add_notes, parse_layers, parse_net, parse_xml
+from onegru.formats.openvino.xml import Layer, add_notes, parse_layers, parse_net
 
 #: Layer attributes for ONNX attributes: the names in <data> for the parts of a list.
 _HALVES = {"pads": ("pads_begin", "pads_end")}
@@ -125,8 +125,9 @@ class EditedIr(Ir):
 
 def new_ir(path: Path) -> Ir:
     """Return an IR without layers."""
-    text = b'<net name="onegru" version="11"><layers/><edges/></net>'
-    return Ir(path, parse_xml(text, path), np.zeros(0, np.uint8))
+    root = ET.Element("net", name="onegru", version="11")
+    root.extend(map(ET.Element, ("layers", "edges")))
+    return Ir(path, root, np.zeros(0, np.uint8))
 
 
 def _apply_edit(ir: Ir, edit: Edit) -> IrDocument:
