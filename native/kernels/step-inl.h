@@ -65,7 +65,7 @@ template <class C, class Rows>
 HWY_INLINE void Attend(const StepState<C>& s, Rows rows) {
   if (HWY_LIKELY(!s.spec.attention)) return;
   rows.ForEach(ONEGRU_AT {
-    const C a = s.attention_step[at.row];
+    const C a = s.in.attention_step[at.row];
     const auto one = hn::Set(at.d, C{1}), rest = hn::Set(at.d, C{1} - a);
     if (!s.spec.of_dien) {
       at.z = hn::Mul(rest, at.z);
@@ -136,13 +136,13 @@ HWY_INLINE void Blend(const StepState<C>& s, Rows rows, const Z& z) {
     at.n = MultiplyAdd(hn::Sub(hn::Set(at.d, C{1}), z_of_row), at.n, kept);  // n comes last
     hn::Store(at.n, at.d, next + place);
   });
-  if (!s.y_by_tile) return;
-  const bool in_line = s.in_line, io_is_compute_type = s.io_is_compute_type;
-  char* const y_to = s.y_to;
-  const std::ptrdiff_t y_pitch = s.y_pitch;
+  if (!s.y.by_tile) return;
+  const bool in_line = s.y.in_line, io_is_compute_type = s.io_is_compute_type;
+  char* const y_to = s.y.to;
+  const std::ptrdiff_t y_pitch = s.y.pitch;
   rows.ForEach(ONEGRU_AT {
     const bool is_near = !at.kIsOfOneRow && HWY_LIKELY(in_line);
-    char* const row = is_near ? y_to + static_cast<std::ptrdiff_t>(at.row) * y_pitch : s.AddressOfY(at.row);
+    char* const row = is_near ? y_to + static_cast<std::ptrdiff_t>(at.row) * y_pitch : s.y.AddressOf(s, at.row);
     const C* const state = next + at.row * padded + at.panel * kLanesOf<C>;
     if (HWY_UNLIKELY(!io_is_compute_type)) return s.NarrowPanel(state, at.width, row + 2 * at.panel * kLanesOf<C>);
     C* const to = reinterpret_cast<C*>(row) + at.panel * kLanesOf<C>;
@@ -210,7 +210,7 @@ struct ResetAfterOp {
 
   template <class D, class Width>
   HWY_INLINE void Begin(D d, size_t rows, size_t panel, Width width) const {
-    if (s.input_projection == InputProjection::kFusedPerPanel) ProjectPanel(s, d, rows, panel, width);
+    if (s.in.mode == InputProjection::kFusedPerPanel) ProjectPanel(s, d, rows, panel, width);
   }
 
   template <class Tile>
@@ -260,7 +260,7 @@ struct ResetBeforeGatesOp {
 
   template <class D, class Width>
   HWY_INLINE void Begin(D d, size_t rows, size_t panel, Width width) const {
-    if (s.input_projection == InputProjection::kFusedPerPanel) ProjectPanel(s, d, rows, panel, width);
+    if (s.in.mode == InputProjection::kFusedPerPanel) ProjectPanel(s, d, rows, panel, width);
   }
 
   template <class Tile>
@@ -382,16 +382,6 @@ HWY_NOINLINE void FlushStates(const ItemState<C, S>& s) {
       const auto h = hn::Load(d, state + unit);
       hn::Store(hn::IfThenZeroElse(hn::Lt(hn::Abs(h), least), h), d, state + unit);
     }
-  }
-}
-
-// Writes the part of Y that tiles have not written: all of it, or the units of other members.
-template <class C, class S>
-void WriteUnits(const ItemState<C, S>& s) {
-  const size_t begin = s.y_by_tile ? s.last * kLanesOf<C> : 0;
-  if (s.call.Y.data == nullptr || begin >= s.spec.H) return;
-  for (size_t slot = 0; slot < s.active; ++slot) {
-    s.Write(s.State(s.step + 1, slot) + begin, s.spec.H - begin, s.AddressOfY(slot) + begin * SizeOf(s.spec.type));
   }
 }
 
