@@ -23,15 +23,8 @@ inline namespace ONEGRU_ARITHMETIC {
 template <class C, class S>
 class Crewed {
  public:
-  using State = ItemState<C, S>;
-
-  // Forms the first epoch of some rows, as the leader. Returns false if the caller has reclaimed the item.
-  bool Begin(State& s) {
-    return s.item.crew == nullptr || s.steps == 0 || Regroup(s, s.item.expected_helpers, s.item.wait_budget);
-  }
-
   // Enters an epoch, as a member.
-  void Join(State& s, Epoch& epoch, size_t member) {
+  void Join(ItemState<C, S>& s, Epoch& epoch, size_t member) {
     epoch_ = &epoch;
     member_ = member;
     s.UseScratchOf(epoch, member);
@@ -40,7 +33,7 @@ class Crewed {
   }
 
   // Called before each step. The leader lets waiting threads join. Returns false if this thread must not continue.
-  HWY_INLINE bool Admit(State& s) {
+  HWY_INLINE bool Admit(ItemState<C, S>& s) {
     if (s.item.crew != nullptr && s.IsLeader()) {
       const size_t here = s.item.crew->waiting();
       if (s.IsShared() && EpochEnds(s)) return Regroup(s, here + s.members - 1);
@@ -49,44 +42,9 @@ class Crewed {
     return !s.IsShared() || !EpochEnds(s);
   }
 
-  // Waits at the barrier. Returns false to a member if the epoch is over, and to the leader if a member is late.
-  bool ArriveAndWait(const State& s) {
-    if (!s.IsShared()) return true;
-    if (!s.IsLeader()) return epoch_->ArriveAndWait(member_);
-    ++meetings_;
-    return epoch_->ArriveAndWaitAsLeader([&] { return MaxSpin(s); });
-  }
-
-  // Reads the inputs of the next chunk for all members, as the leader, before the barrier at the end of this chunk.
-  bool GatherInputsOfNextChunk(State& s) {
-    if (!s.IsLeader() || s.step + 1 != s.in.chunk_end) return true;
-    if (s.item.crew->waiting() != 0 && s.item.crew->HasMemory()) {
-      epoch_->end_step.store(s.in.chunk_end, std::memory_order_relaxed);
-      return true;
-    }
-    size_t step = s.in.chunk_end;
-    if (s.in.IsPipelined()) step = HWY_MIN(step + kAheadRows, s.steps);
-    if (step == s.steps) return true;
-    if (!s.handover.Open()) return false;
-    // in.chunk is already the next chunk; a pipelined projection needs the chunk after it.
-    s.in.Gather(s, step, s.in.IsPipelined() ? s.in.chunk + 1 : s.in.chunk, true);
-    s.handover.Close();
-    return true;
-  }
-
-  // Continues after a step that was not completed: the leader without the late member. Returns false to a member.
-  bool Recover(State& s) { return s.IsLeader() && Regroup(s, s.members - 2); }
-
-  void End(const State& s) {
-    if (s.IsShared()) epoch_->End();
-  }
-
- private:
-  bool EpochEnds(const State& s) const { return epoch_->end_step.load(std::memory_order_relaxed) == s.step; }
-
   // Continues with all threads that are waiting, if any. Waits for `expected_helpers` threads, for at most
   // `wait_budget`. Returns false if the caller has reclaimed the item.
-  bool Regroup(State& s, size_t expected_helpers, std::chrono::nanoseconds wait_budget = kGatherTimeout) {
+  bool Regroup(ItemState<C, S>& s, size_t expected_helpers, std::chrono::nanoseconds wait_budget = kGatherTimeout) {
     Crew& crew = *s.item.crew;
     if (!s.handover.Commit(s, s.y)) return false;
     End(s);
@@ -112,8 +70,40 @@ class Crewed {
     return true;
   }
 
+  // Waits at the barrier. Returns false to a member if the epoch is over, and to the leader if a member is late.
+  bool ArriveAndWait(const ItemState<C, S>& s) {
+    if (!s.IsShared()) return true;
+    if (!s.IsLeader()) return epoch_->ArriveAndWait(member_);
+    ++meetings_;
+    return epoch_->ArriveAndWaitAsLeader([&] { return MaxSpin(s); });
+  }
+
+  // Reads the inputs of the next chunk for all members, as the leader, before the barrier at the end of this chunk.
+  bool GatherInputsOfNextChunk(ItemState<C, S>& s) {
+    if (!s.IsLeader() || s.step + 1 != s.in.chunk_end) return true;
+    if (s.item.crew->waiting() != 0 && s.item.crew->HasMemory()) {
+      epoch_->end_step.store(s.in.chunk_end, std::memory_order_relaxed);
+      return true;
+    }
+    size_t step = s.in.chunk_end;
+    if (s.in.IsPipelined()) step = HWY_MIN(step + kAheadRows, s.steps);
+    if (step == s.steps) return true;
+    if (!s.handover.Open()) return false;
+    // in.chunk is already the next chunk; a pipelined projection needs the chunk after it.
+    s.in.Gather(s, step, s.in.IsPipelined() ? s.in.chunk + 1 : s.in.chunk, true);
+    s.handover.Close();
+    return true;
+  }
+
+  void End(const ItemState<C, S>& s) {
+    if (s.IsShared()) epoch_->End();
+  }
+
+ private:
+  bool EpochEnds(const ItemState<C, S>& s) const { return epoch_->end_step.load(std::memory_order_relaxed) == s.step; }
+
   // A member is late if it takes twice as long as the mean step so far.
-  std::chrono::nanoseconds MaxSpin(const State& s) const {
+  std::chrono::nanoseconds MaxSpin(const ItemState<C, S>& s) const {
     const double each_row = 6.0 * static_cast<double>(s.spec.H) / static_cast<double>(s.members);
     double flops = each_row * static_cast<double>(s.spec.H * s.active);
     if (s.in.is_first_of_chunk)

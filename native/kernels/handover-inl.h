@@ -77,34 +77,14 @@ struct Handover {
   }
 
   // Commits all steps before this one. The window stays open, for the inputs of the next chunk.
-  bool Commit(const RowView<C>& rows, RowsOfY<C>& y) {
-    if (claim == nullptr) return true;
-    if (!Open()) return false;
-    WriteY(rows, y);
-    if (rows.step != 0) rows.SaveStates(rows.step, states);
-    claim->Commit({rows.begin, rows.step, rows.step == 0 ? nullptr : states});
-    return true;
-  }
-
-  // Copies the rows of Y up to this step to the caller's array.
-  void WriteY(const RowView<C>& rows, RowsOfY<C>& y) {
-    if (claim == nullptr || rows.call.Y.data == nullptr) return;
-    const size_t size = rows.spec.H * SizeOf(rows.spec.type);
-    const char* from = y.buffer;
-    size_t running = rows.count;
-    for (; committed_steps < rows.step; ++committed_steps) {
-      while (rows.Length(running - 1) <= committed_steps) --running;
-      for (size_t slot = 0; slot < running; ++slot, from += size)
-        std::memcpy(rows.call.Y.at(rows.TimeOf(slot, committed_steps), rows.item.d, rows.Row(slot)), from, size);
-    }
-    y.place = 0;
-  }
+  HWY_INLINE bool Commit(const RowView<C>& rows, RowsOfY<C>& y) { return claim == nullptr || CommitSteps(rows, y); }
 
   // Writes the last states, and zeros after the end of each row while poll() is true. Then commits the rows.
   template <class Poll>
-  void Finish(const RowView<C>& rows, Poll&& poll) {
+  void Finish(const RowView<C>& rows, RowsOfY<C>& y, Poll&& poll) {
     const Call& call = rows.call;
     const size_t H = rows.spec.H, size = SizeOf(rows.spec.type), d = rows.item.d;
+    if (claim != nullptr) WriteY(rows, y);
     for (size_t slot = 0; slot < rows.count; ++slot) {
       const size_t length = rows.Length(slot);
       if (call.Y_h.data != nullptr) {
@@ -126,6 +106,29 @@ struct Handover {
   Claim* const claim;
   C* states = nullptr;         // of the last commit
   size_t committed_steps = 0;  // rows of Y are committed up to this step
+
+ private:
+  bool CommitSteps(const RowView<C>& rows, RowsOfY<C>& y) {
+    if (!Open()) return false;
+    WriteY(rows, y);
+    if (rows.step != 0) rows.SaveStates(rows.step, states);
+    claim->Commit({rows.begin, rows.step, rows.step == 0 ? nullptr : states});
+    return true;
+  }
+
+  // Copies the rows of Y up to this step to the caller's array.
+  void WriteY(const RowView<C>& rows, RowsOfY<C>& y) {
+    if (rows.call.Y.data == nullptr) return;
+    const size_t size = rows.spec.H * SizeOf(rows.spec.type);
+    const char* from = y.buffer;
+    size_t running = rows.count;
+    for (; committed_steps < rows.step; ++committed_steps) {
+      while (rows.Length(running - 1) <= committed_steps) --running;
+      for (size_t slot = 0; slot < running; ++slot, from += size)
+        std::memcpy(rows.call.Y.at(rows.TimeOf(slot, committed_steps), rows.item.d, rows.Row(slot)), from, size);
+    }
+    y.place = 0;
+  }
 };
 
 }  // namespace ONEGRU_ARITHMETIC

@@ -41,13 +41,6 @@ struct InputPipeline {
         x_block(reinterpret_cast<C*>(own + plan.x_block)),
         x_converted(own + plan.x_converted) {}
 
-  // Keeps inputs in this scratch: this thread's own, or that of an epoch.
-  void Use(unsigned char* base, const ScratchPlan& plan) {
-    xp = reinterpret_cast<C*>(base + plan.xp);
-    attention = reinterpret_cast<C*>(base + plan.attention);
-    x = reinterpret_cast<C*>(base + plan.x);
-  }
-
   // Starts chunks at the current step, and chooses the kind of projection. is_few: the rows are for ForFew.
   template <class S>
   void Start(const RowView<C>& rows, bool is_few) {

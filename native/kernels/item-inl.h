@@ -158,9 +158,13 @@ struct StepState : RowView<C>, Cancellation {
     if (this->IsLeader()) UseScratch(own_, plan, 2);
   }
 
+  // Keeps the states in `buffers` buffers, and the inputs, at these places.
   void UseScratch(unsigned char* base, const ScratchPlan& plan, size_t buffers) {
-    this->UseStates(base, plan, buffers);
-    in.Use(base, plan);
+    const auto at = [&](size_t place) { return reinterpret_cast<C*>(base + place); };
+    this->h_mask = buffers - 1;
+    for (size_t i = 0; i < 4; ++i) this->h[i] = at(plan.h) + i % buffers * this->item.rows_at_once * this->padded;
+    this->rh = at(plan.rh), this->z = at(plan.z);
+    in.xp = at(plan.xp), in.attention = at(plan.attention), in.x = at(plan.x);
   }
 
   unsigned char* const own_;

@@ -58,12 +58,8 @@ struct RowView {
     return count != 0;
   }
 
-  // Drops the rows that have ended before this step. Returns whether there were any.
-  HWY_INLINE bool DropEndedRows() {
-    const size_t before = active;
-    while (active > 0 && Length(active - 1) <= step) --active;
-    return active != before;
-  }
+  // Whether the last active row has ended before this step.
+  bool HasEndedRow() const { return active > 0 && Length(active - 1) <= step; }
 
   size_t Row(size_t slot) const {
     const size_t index = item.row + (begin + slot) * item.stride;
@@ -126,16 +122,6 @@ struct RowView {
     } else {
       Narrow(from, count, to);
     }
-  }
-
-  // Keeps states in this scratch, which has that many buffers for them.
-  void UseStates(unsigned char* base, const ScratchPlan& plan, size_t buffers) {
-    h_mask = buffers - 1;
-    for (size_t i = 0; i < 4; ++i) {
-      h[i] = reinterpret_cast<C*>(base + plan.h) + (i & h_mask) * item.rows_at_once * padded;
-    }
-    rh = reinterpret_cast<C*>(base + plan.rh);
-    z = reinterpret_cast<C*>(base + plan.z);
   }
 
   void LoadInitialState() {

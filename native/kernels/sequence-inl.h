@@ -1,10 +1,11 @@
 // Runs a work item:
 //
-//   for each block of rows                                       Lead, which begins and ends a block
-//     for each chunk of steps                                    Advance, which runs one step
-//       project X                                                PrepareInputs
+//   for each block of rows                       Lead: Begin, then End
+//     for each chunk of steps                    Advance, which runs one step
+//       project X                                PrepareInputs
 //       for each step
-//         for each tile: sums, gates, new state; barrier         Step
+//         for each tile: gates, new state        Step
+//         barrier
 
 #include <cstddef>
 #include <new>
@@ -64,14 +65,19 @@ class Sequence {
     s_.handover.Close();
     s_.handover.committed_steps = s_.step;
     StartChunks(s_);
-    return crew_.Begin(s_);
+    return s_.item.crew == nullptr || s_.steps == 0 || crew_.Regroup(s_, s_.item.expected_helpers, s_.item.wait_budget);
   }
 
   // Runs one step. Returns false if no step is left, another thread continues, or the call was cancelled.
   bool Advance() {
     if (s_.step == s_.steps || !crew_.Admit(s_) || !PrepareInputs()) return false;
-    if (s_.DropEndedRows()) s_.y.ChooseWriter(s_);
-    if (!Step()) return crew_.Recover(s_);
+    if (s_.HasEndedRow()) {
+      do --s_.active;
+      while (s_.HasEndedRow());
+      s_.y.ChooseWriter(s_);
+    }
+    // Without the leader and the late member.
+    if (!Step()) return s_.IsLeader() && crew_.Regroup(s_, s_.members - 2);
     s_.in.PassStep(s_.active);
     s_.y.place += s_.active;
     ++s_.step;
@@ -81,8 +87,7 @@ class Sequence {
   // Completes the rows. Returns false if the caller has reclaimed the item.
   bool End() {
     if (!s_.handover.Open()) return false;
-    s_.handover.WriteY(s_, s_.y);
-    s_.handover.Finish(s_, [&] { return s_.PollCancel(1); });
+    s_.handover.Finish(s_, s_.y, [&] { return s_.PollCancel(1); });
     const bool done = s_.begin + s_.count == s_.item.rows;
     s_.handover.Close(done);
     if (done && s_.item.crew != nullptr) s_.item.crew->Close();
@@ -119,13 +124,14 @@ class Sequence {
   template <bool kWithPipelined>
   HWY_INLINE bool StepWith() {
     if (s_.active > 1) s_.y.Locate(s_);
+    C* const h = s_.State(s_.step, 0);
     if (s_.spec.linear_before_reset) {
-      StepResetAfter<kWithPipelined>(s_);
+      Compute<ResetAfterStages, kWithPipelined>(s_, h);
     } else {
-      GatesResetBefore<kWithPipelined>(s_);
+      Compute<ResetBeforeGatesStages, kWithPipelined>(s_, h);
       if (HWY_UNLIKELY(s_.IsShared()) && !crew_.ArriveAndWait(s_)) return false;
       // Now r∘h is complete.
-      StateResetBefore<kWithPipelined>(s_);
+      Compute<ResetBeforeStateStages, kWithPipelined>(s_, s_.rh);
     }
     if (HWY_UNLIKELY(s_.spec.flush_subnormals)) FlushStates(s_);
     if (HWY_UNLIKELY(s_.IsShared()) && (!crew_.GatherInputsOfNextChunk(s_) || !crew_.ArriveAndWait(s_))) return false;
