@@ -64,7 +64,7 @@ struct InputPipeline {
 
   // Finds the rows of X for a chunk of steps from `step` on, at most most_rows. Copies or converts them and the
   // attention scores if necessary. Advances `step` to the end of the chunk, and returns the number of rows.
-  // reads: false if the leader has already copied them to the epoch's scratch; then only their addresses are set.
+  // reads: false if the leader has already copied them to the epoch's scratch. Then only their addresses are set.
   size_t Gather(const RowView<C>& rows, size_t& step, size_t number, bool reads) {
     const Call& call = rows.call;
     const size_t place = Place(rows, number), scores = ScorePlace(rows, number);
@@ -81,19 +81,24 @@ struct InputPipeline {
     for (; step < rows.steps; ++step) {
       while (rows.Length(running - 1) <= step) --running;
       if (gathered != 0 && gathered + running > most_rows) break;
-      for (size_t slot = 0; slot < running; ++slot, ++gathered)
-        GatherRow(rows, step, slot, place + gathered, scores + gathered, reads);
+      for (size_t slot = 0; slot < running; ++slot, ++gathered) {
+        if (reads) {
+          GatherRow(rows, step, slot, place + gathered, scores + gathered);
+        } else {
+          x_rows[place + gathered] = x + (place + gathered) * rows.spec.I;
+        }
+      }
     }
     return gathered;
   }
 
-  void GatherRow(const RowView<C>& rows, size_t step, size_t slot, size_t place, size_t place_of_score, bool reads) {
-    const bool is_copy = rows.IsShared() || copies;
+  // Finds, copies or converts a row of X and its attention score.
+  void GatherRow(const RowView<C>& rows, size_t step, size_t slot, size_t place, size_t place_of_score) {
     const size_t t = rows.TimeOf(slot, step), row = rows.Row(slot);
+    const char* const source = rows.call.X.at(t, 0, row);
     C* const copy = x + place * rows.spec.I;
-    const char* const source = reads || !rows.IsShared() ? rows.call.X.at(t, 0, row) : nullptr;
+    const bool is_copy = rows.IsShared() || copies;
     x_rows[place] = is_copy ? copy : reinterpret_cast<const C*>(source);
-    if (!reads) return;
     if (is_copy) rows.Read(source, rows.spec.I, copy);
     if (rows.spec.attention) rows.Read(rows.call.attention.at(t, 0, row), 1, attention + place_of_score);
   }

@@ -278,7 +278,7 @@ HWY_INLINE void PrepareNext(ItemState<C, S>& s) {
 template <class C, class S>
 void PrepareStep(ItemState<C, S>& s) {
   InputPipeline<C>& in = s.in;
-  in.GatherRow(s, s.step, 0, 0, 0, true);
+  in.GatherRow(s, s.step, 0, 0, 0);
   in.x_from = in.x_rows;
   in.attention_step = in.attention;
   in.xp_step = in.xp_to = in.xp;
