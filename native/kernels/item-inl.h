@@ -1,14 +1,16 @@
-// A thread's state of a work item.
+// A thread's state of a work item: its rows, inputs and outputs, with the weights and activations of a step.
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
 #include "hwy/highway.h"
+#include "native/float_mode.h"
 #include "native/kernels/activations-inl.h"
 #include "native/kernels/ahead-inl.h"
 #include "native/kernels/amx.h"
-#include "native/kernels/int8-inl.h"
+#include "native/kernels/handover-inl.h"
+#include "native/kernels/input_pipeline-inl.h"
 #include "native/kernels/rows-inl.h"
 #include "native/targets/targets.h"
 
@@ -25,25 +27,12 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// When the input projection x·Wᵀ is computed.
-enum class InputProjection {
-  kChunked,        // for a chunk of steps, before the first of them
-  kFusedPerTile,   // in the step, before the product of each tile with R, so that a panel of W is read just before R's
-  kFusedPerPanel,  // the same for more rows than a tile has: all rows of a panel before its tiles
-  kPerStep,        // before each step: for one row, one panel and few inputs
-  kPipelined,      // for kAheadRows steps, during the products with h of the chunk before: for one row
-};
-
 // Whether z and r are within 0…1 and n is within ±1. Then every state is within ±1, because h lies between n and the
 // previous state.
 inline bool AreWithinUnit(Function f, Function g) {
   const auto is_share = [](Function x) { return x == Function::kSigmoid || x == Function::kHardSigmoid; };
   return is_share(f) && (is_share(g) || g == Function::kTanh || g == Function::kSoftsign);
 }
-
-// Whether the input projection may be pipelined.
-template <class S>
-inline constexpr bool kCanPipeline = kCanProjectAhead && !kConvertsInputs<S>;
 
 // With at least this many rows, and this many rows times inputs, AMX is faster than VNNI (measured on Sapphire Rapids
 // and newer).
@@ -67,41 +56,118 @@ struct ConvertedProduct {
   const unsigned char* rows;
 };
 
+// Asks the token of a call whether to stop, on the thread that made the call.
+class Cancellation {
+ public:
+  Cancellation(CancellationToken* call_token, const Spec& layer, size_t lanes)
+      : token_(call_token), work_per_poll_(WorkPerPoll(layer, lanes)), float_mode_(FloatModeOf(layer)) {}
+
+  bool IsStopped() const { return HWY_UNLIKELY(token_ != nullptr) && token_->stopped(); }
+
+  // Called before `rows` rows of a panel take a step or are projected. Returns false if the call was cancelled, and
+  // that work may be skipped.
+  HWY_INLINE bool PollCancel(size_t rows) {
+    work_until_poll_ -= static_cast<std::int64_t>(rows);
+    return HWY_LIKELY(work_until_poll_ > 0) || Poll();
+  }
+
+  // Whether PollCancel must be called between this many rows of a panel.
+  HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > work_per_poll_; }
+
+ private:
+  // A row of a panel takes 3·lanes products with I or H elements.
+  std::int64_t WorkPerPoll(const Spec& layer, size_t lanes) const {
+    if (token_ == nullptr) return std::numeric_limits<std::int64_t>::max();
+    const size_t row = HWY_MAX(layer.I, layer.H) * 3 * lanes;
+    return HWY_MAX(token_->work() / static_cast<std::int64_t>(row), 1);
+  }
+
+  HWY_NOINLINE bool Poll() {
+    amx::Release();                   // a signal handler may want the tiles
+    SetFloatMode(kDefaultFloatMode);  // for the code that the token may run
+    token_->Ask();
+    SetFloatMode(float_mode_);  // a signal handler may have changed it
+    work_until_poll_ = token_->stopped() ? 0 : work_per_poll_;
+    return !token_->stopped();
+  }
+
+  CancellationToken* const token_;
+  const std::int64_t work_per_poll_;  // rows of a panel between two polls
+  std::int64_t work_until_poll_ = work_per_poll_;
+  const std::uint32_t float_mode_;
+};
+
 // The state that the gates of a step need, for matrices of any type. C: the compute type.
 template <class C>
-struct StepState : ActiveRows<C> {
+struct StepState : RowView<C>, Cancellation {
+  // own: this thread's scratch. The rest of a member's scratch belongs to its epoch.
   StepState(const WorkItem& item, ScratchOwner owner, unsigned char* own)
-      : ActiveRows<C>(item, owner, own),
+      : StepState(item, owner, own, PlanOf(item, owner)) {}
+
+  // Switches to this thread's own scratch.
+  void UseOwnScratch() { UseOwnScratch(PlanOf(this->item, this->owner)); }
+
+  // Switches to the scratch of an epoch, as one of its members.
+  void UseScratchOf(const Epoch& epoch, size_t member) {
+    this->SelectPanels(member, epoch.members);
+    UseScratch(epoch.scratch, PlanOf(this->item, ScratchOwner::kEpoch), 4);
+  }
+
+  RowsOfY<C> y;
+  Handover<C> handover;
+  InputPipeline<C> in;
+  const PackedDirection weights;
+  const Activation f, g;
+  const bool is_default;  // Sigmoid, Tanh and no clip
+  bool is_few = false;    // one row, few panels
+  // No state is beyond 1.
+  const bool is_bounded =
+      this->call.initial_h.data == nullptr && !this->spec.attention && AreWithinUnit(f.function, g.function);
+  const C** const h_rows;            // the rows of h, or of r∘h, that are multiplied
+  unsigned char* const h_converted;  // these rows, converted
+  std::int32_t* const sums;          // sums of AMX
+  // The sums of a tile whose epilogue is out of line, and of int8 those between two groups of weights.
+  HWY_ALIGN C tile_sums[kMaxSums * kLanesOf<C>];
+
+ private:
+  StepState(const WorkItem& item, ScratchOwner owner, unsigned char* own, const ScratchPlan& plan)
+      : RowView<C>(item, owner),
+        Cancellation(owner == ScratchOwner::kCaller ? item.call->token : nullptr, this->spec, kLanesOf<C>),
+        handover(*this),
+        in(*this, own, plan),
         weights(item.packed->direction(item.d)),
         f(this->spec.f[item.d]),
         g(this->spec.g[item.d]),
         is_default(f.function == Function::kSigmoid && g.function == Function::kTanh &&
-                   this->spec.clip == std::numeric_limits<double>::infinity()) {}
+                   this->spec.clip == std::numeric_limits<double>::infinity()),
+        h_rows(reinterpret_cast<const C**>(own + plan.h_rows)),
+        h_converted(own + plan.h_converted),
+        sums(reinterpret_cast<std::int32_t*>(own + plan.sums)),
+        own_(own) {
+    y.buffer = reinterpret_cast<char*>(own + plan.y);
+    handover.states = reinterpret_cast<C*>(own + plan.states);
+    UseOwnScratch(plan);
+  }
 
-  bool IsPipelined() const { return input_projection == InputProjection::kPipelined; }
-  // The most rows of a chunk.
-  size_t MaxXRowsOfChunk() const { return IsPipelined() ? kAheadRows : this->item.x_rows_at_once; }
+  static ScratchPlan PlanOf(const WorkItem& item, ScratchOwner owner) {
+    return {owner, *item.packed, sizeof(C), item.rows_at_once, item.x_rows_at_once};
+  }
 
-  const PackedDirection weights;
-  const Activation f, g;
-  const bool is_default;  // Sigmoid, Tanh and no clip
-  InputProjection input_projection = InputProjection::kChunked;
-  bool is_few = false;            // one row, few panels
-  size_t x_count = 0;             // rows of X that are multiplied together
-  size_t chunk = 0;               // the number of prepared chunks
-  bool is_first_of_chunk = true;  // of the current step
-  size_t chunk_end = 0;           // the step at which the next chunk begins
-  const C* attention_step = nullptr;
-  // No state is beyond 1.
-  const bool is_bounded =
-      this->call.initial_h.data == nullptr && !this->spec.attention && AreWithinUnit(f.function, g.function);
-  size_t xp_row = 0, xp_panel = 0;  // distances of rows and panels of xp
-  C* xp_to = nullptr;               // the destination of a tile
-  const C* xp_step = nullptr;       // xp of this step
-  C* xp_ahead = nullptr;            // xp of the next chunk
-  const C** x_from = nullptr;       // the rows of X that are multiplied
-  // The sums of a tile whose epilogue is out of line, and of int8 those between two groups of weights.
-  HWY_ALIGN C tile_sums[kMaxSums * kLanesOf<C>];
+  void UseOwnScratch(const ScratchPlan& plan) {
+    this->SelectPanels(0, 1);
+    if (this->IsLeader()) UseScratch(own_, plan, 2);
+  }
+
+  // Keeps the states in `buffers` buffers, and the inputs, at these places.
+  void UseScratch(unsigned char* base, const ScratchPlan& plan, size_t buffers) {
+    const auto at = [&](size_t place) { return reinterpret_cast<C*>(base + place); };
+    this->h_mask = buffers - 1;
+    for (size_t i = 0; i < 4; ++i) this->h[i] = at(plan.h) + i % buffers * this->item.rows_at_once * this->padded;
+    this->rh = at(plan.rh), this->z = at(plan.z);
+    in.xp = at(plan.xp), in.attention = at(plan.attention), in.x = at(plan.x);
+  }
+
+  unsigned char* const own_;
 };
 
 // S: the type that matrices are stored in.

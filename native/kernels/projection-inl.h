@@ -22,35 +22,24 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Starts chunks at the current step, with `members` threads, and chooses the kind of input projection.
+// Starts chunks at the current step, with all selected rows, after a change of rows or of scratch.
 template <class C, class S>
-void StartChunks(ItemState<C, S>& s, size_t members) {
-  s.chunk = 0;
-  s.is_first_of_chunk = true;
-  s.chunk_end = s.step;
+void StartChunks(ItemState<C, S>& s) {
+  s.active = s.count;
+  s.is_few = s.count == 1 && !s.IsShared() && s.geometry.panels() <= kFewPanels;
+  s.in.template Start<S>(s, s.is_few);
   s.ahead.Drop();
-  s.y_step = 0;
-  s.is_few = s.count == 1 && !s.shared && s.geometry.panels() <= kFewPanels;
-  // Each member must make the same decision, because all members share xp, and its layout depends on this decision.
-  const size_t part_of_R = s.padded / members * 3 * s.spec.H * sizeof(S);
-  const bool is_ahead = kCanPipeline<S> && s.count == 1 && s.steps - s.step >= kMinStepsAhead &&
-                        part_of_R >= kMinBytesAhead && part_of_R < kLargeMatrix;
-  const bool is_by_step = s.is_few && s.owner == ScratchOwner::kCaller && s.geometry.panels() == 1 && s.spec.D == 1 &&
-                          s.spec.I <= kMaxInputsByStep && s.steps > 1;
-  s.input_projection = is_by_step ? InputProjection::kPerStep
-                       : is_ahead ? InputProjection::kPipelined
-                                  : InputProjection::kChunked;
-  s.xp_row = is_ahead ? 3 * kLanesOf<C> : 3 * s.padded;
-  s.xp_panel = is_ahead ? kAheadRows * 3 * kLanesOf<C> : 3 * kLanesOf<C>;
+  s.y.ChooseWriter(s);
+  s.y.place = 0;
 }
 
 // Prefetches the rows of X of the next tile, because the hardware prefetcher would be too late.
 template <class C, class S, class Tile>
 HWY_INLINE void PrefetchRowsAfter(const ItemState<C, S>& s, const Tile& tile) {
   const size_t begin = tile.row + Tile::kRows, end = begin + Tile::kRows;
-  if (Tile::kRows < 4 || tile.panel != s.first || end > s.x_count) return;
+  if (Tile::kRows < 4 || tile.panel != s.first || end > s.in.x_count) return;
   for (size_t r = begin; r < end; ++r) {
-    const char* const x = reinterpret_cast<const char*>(s.x_from[r]);
+    const char* const x = reinterpret_cast<const char*>(s.in.x_from[r]);
     for (size_t byte = 0; byte < s.spec.I * sizeof(C); byte += 64) hwy::Prefetch(x + byte);
   }
 }
@@ -66,7 +55,7 @@ struct ProjectOp {
   ConvertedProduct Product() const
     requires kHasAmx<S>
   {
-    return {s.weights.W, s.spec.I, s.x_converted};
+    return {s.weights.W, s.spec.I, s.in.x_converted};
   }
 
   template <class Tile>
@@ -80,11 +69,11 @@ struct ProjectOp {
       });
     };
     if constexpr (kConvertsInputs<S>) {
-      AddConverted(s, s.weights.W, s.weights.of_W, s.spec.I, s.x_converted, tile, start);
+      AddConverted(s, s.weights.W, s.weights.of_W, s.spec.I, s.in.x_converted, tile, start);
     } else {
       start();
       PrefetchRowsAfter(s, tile);
-      AddProduct(s, s.weights.W, s.spec.I, s.x_from, tile);
+      AddProduct(s, s.weights.W, s.spec.I, s.in.x_from, tile);
     }
   }
 
@@ -94,7 +83,7 @@ struct ProjectOp {
   template <class Rows>
   HWY_INLINE void Finish(Rows rows) const {
     rows.ForEach(ONEGRU_AT {
-      C* const to = s.xp_to + at.row * s.xp_row + at.panel * s.xp_panel;
+      C* const to = s.in.xp_to + at.row * s.in.xp_row + at.panel * s.in.xp_panel;
       hn::StoreU(at.z, at.d, to);
       hn::StoreU(at.r, at.d, to + kLanesOf<C>);
       hn::StoreU(at.n, at.d, to + 2 * kLanesOf<C>);
@@ -121,7 +110,7 @@ struct JointOp {
     }
     PrefetchRowsAfter(s, tile);
     const S* const weights = static_cast<const S*>(s.weights.W) + s.geometry.offset(tile.panel, s.spec.I, 3);
-    MultiplyJoint(tile.d, s.spec.I, s.x_from + tile.row, weights, tile.width, tile.sums);
+    MultiplyJoint(tile.d, s.spec.I, s.in.x_from + tile.row, weights, tile.width, tile.sums);
   }
 
   template <class Rows>
@@ -133,7 +122,7 @@ struct JointOp {
     rows.ForEach(ONEGRU_AT {
       hn::StoreU(at.z, at.d, gates);
       if (kVectors == 2) hn::StoreU(at.r, at.d, gates + kLanesOf<C>);
-      C* const to = s.xp_to + at.row * s.xp_row + at.panel * s.xp_panel;
+      C* const to = s.in.xp_to + at.row * s.in.xp_row + at.panel * s.in.xp_panel;
       for (size_t g = 0; g < 3; ++g) hn::StoreU(hn::LoadU(at.d, gates + g * at.width), at.d, to + g * kLanesOf<C>);
     });
   }
@@ -193,9 +182,9 @@ void Project(ItemState<C, S>& s, size_t rows, size_t first) {
 // Projects a chunk to `to`, for the panels from `first` on.
 template <class C, class S>
 void ProjectChunk(ItemState<C, S>& s, size_t place, size_t rows, C* to, size_t first) {
-  s.x_from = s.x_rows + place;
-  s.x_count = 0;  // PrefetchRowsAfter does nothing
-  s.xp_to = to;
+  s.in.x_from = s.in.x_rows + place;
+  s.in.x_count = 0;  // PrefetchRowsAfter does nothing
+  s.in.xp_to = to;
   if (s.PollCancel(rows * (s.last - s.first))) Project(s, rows, first);
 }
 
@@ -215,93 +204,86 @@ HWY_INLINE void ConvertRow([[maybe_unused]] const Spec& spec, const C* x, size_t
 template <class C, class S>
 HWY_INLINE void ConvertInputs(ItemState<C, S>& s, size_t rows) {
   if constexpr (kConvertsInputs<S>) {
-    for (size_t r = 0; r < rows; ++r) ConvertRow<S>(s.spec, s.x_from[r], s.spec.I, false, false, s.x_converted, r);
+    for (size_t r = 0; r < rows; ++r)
+      ConvertRow<S>(s.spec, s.in.x_from[r], s.spec.I, false, false, s.in.x_converted, r);
   }
 }
 
 // Prepares a chunk of as many steps as fit into xp.
 template <class C, class S>
 HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
-  const size_t place = s.ChunkPlace(s.chunk, s.item.x_rows_at_once);
-  s.x_count = s.GatherInputs(s.chunk_end, s.item.x_rows_at_once, s.chunk, !s.shared);
-  s.Close();
-  s.x_from = s.x_rows + place;
-  s.attention_step = s.attention + s.ScorePlace(s.chunk, s.item.x_rows_at_once);
-  s.xp_step = s.xp_to = s.xp;
-  ConvertInputs(s, s.x_count);
-  const bool is_fused = s.chunk_end == s.step + 1 && !s.UsesAmx(s.x_count, s.spec.I) &&
-                        !s.UsesAmx(s.x_count, s.spec.H) &&
-                        !(IsJoint(s, s.x_count) && s.first == s.geometry.full_panels());
-  const bool is_one_tile = s.x_count <= kMaxRowsOfOneTile / kSumsEach<S>;
-  s.input_projection = !is_fused     ? InputProjection::kChunked
-                       : is_one_tile ? InputProjection::kFusedPerTile
-                                     : InputProjection::kFusedPerPanel;
-  if (s.PollCancel(s.x_count * (s.last - s.first)) && !is_fused) Project(s, s.x_count, s.first);
+  InputPipeline<C>& in = s.in;
+  in.x_count = in.Gather(s, in.chunk_end, in.chunk, !s.IsShared());
+  s.handover.Close();
+  in.x_from = in.x_rows + in.Place(s, in.chunk);
+  in.attention_step = in.attention + in.ScorePlace(s, in.chunk);
+  in.xp_step = in.xp_to = in.xp;
+  ConvertInputs(s, in.x_count);
+  const bool is_fused = in.chunk_end == s.step + 1 && !s.UsesAmx(in.x_count, s.spec.I) &&
+                        !s.UsesAmx(in.x_count, s.spec.H) &&
+                        !(IsJoint(s, in.x_count) && s.first == s.geometry.full_panels());
+  const bool is_one_tile = in.x_count <= kMaxRowsOfOneTile / kSumsEach<S>;
+  in.mode = !is_fused     ? InputProjection::kChunked
+            : is_one_tile ? InputProjection::kFusedPerTile
+                          : InputProjection::kFusedPerPanel;
+  if (s.PollCancel(in.x_count * (s.last - s.first)) && !is_fused) Project(s, in.x_count, s.first);
 }
 
 // Prepares a chunk of a pipelined projection. Except for the first chunk, most of it is already complete.
 template <class C, class S>
 void PrepareAhead(ItemState<C, S>& s) {
-  const hn::ScalableTag<C> d;
+  InputPipeline<C>& in = s.in;
   const size_t full_end = HWY_MIN(s.last, s.geometry.full_panels());
-  const size_t place = s.ChunkPlace(s.chunk, kAheadRows), next = s.ChunkPlace(s.chunk + 1, kAheadRows);
-  const bool first = s.chunk == 0;
+  const size_t place = in.Place(s, in.chunk), next = in.Place(s, in.chunk + 1);
+  const bool first = in.chunk == 0;
   size_t end = s.step;
-  size_t rows = first ? s.GatherInputs(end, kAheadRows, s.chunk, !s.shared) : 0;
-  s.chunk_end = end = HWY_MIN(s.step + kAheadRows, s.steps);
-  const size_t next_rows = s.GatherInputs(end, kAheadRows, s.chunk + 1, !s.shared);
-  s.Close();
-  s.attention_step = s.attention + s.ScorePlace(s.chunk, kAheadRows);
+  size_t rows = first ? in.Gather(s, end, in.chunk, !s.IsShared()) : 0;
+  in.chunk_end = end = HWY_MIN(s.step + kAheadRows, s.steps);
+  const size_t next_rows = in.Gather(s, end, in.chunk + 1, !s.IsShared());
+  s.handover.Close();
+  in.attention_step = in.attention + in.ScorePlace(s, in.chunk);
   if (first) {
-    s.xp_step = s.xp;
-    ProjectChunk(s, place, rows, s.xp, s.first);
+    in.xp_step = in.xp;
+    ProjectChunk(s, place, rows, in.xp, s.first);
   } else {
-    s.ahead.Finish(d, [&] { return s.PollCancel(kAheadRows); });
-    s.xp_step = s.xp_ahead;
+    s.ahead.Finish(hn::ScalableTag<C>(), [&] { return s.PollCancel(kAheadRows); });
+    in.xp_step = in.xp_ahead;
   }
   if (next_rows == 0) return;
-  s.xp_ahead = s.xp_step == s.xp ? s.xp + kAheadRows * 3 * s.padded : s.xp;
-  ProjectChunk(s, next, next_rows, s.xp_ahead, full_end);
+  in.xp_ahead = in.xp_step == in.xp ? in.xp + kAheadRows * 3 * s.padded : in.xp;
+  ProjectChunk(s, next, next_rows, in.xp_ahead, full_end);
   for (size_t r = 0; r < kAheadRows; ++r) {
-    const C* const x = r < next_rows ? s.x_rows[next + r] : nullptr;
-    C* const to = s.x_block + r;
+    const C* const x = r < next_rows ? in.x_rows[next + r] : nullptr;
+    C* const to = in.x_block + r;
     for (size_t k = 0; k < s.spec.I; ++k) to[k * kAheadRows] = x == nullptr ? C{0} : x[k];
   }
-  s.ahead.Start(static_cast<const S*>(s.weights.W), s.spec.I, s.spec.H, s.geometry, s.first, full_end, s.x_block,
-                static_cast<const C*>(s.weights.bx), s.xp_ahead);
+  s.ahead.Start(static_cast<const S*>(s.weights.W), s.spec.I, s.spec.H, s.geometry, s.first, full_end, in.x_block,
+                static_cast<const C*>(s.weights.bx), in.xp_ahead);
 }
 
 // Prepares the next chunk of steps.
 template <class C, class S>
 HWY_INLINE void PrepareNext(ItemState<C, S>& s) {
-  s.is_first_of_chunk = true;
+  s.in.is_first_of_chunk = true;
   if constexpr (kCanPipeline<S>) {
-    s.IsPipelined() ? PrepareAhead(s) : PrepareChunk(s);
+    s.in.IsPipelined() ? PrepareAhead(s) : PrepareChunk(s);
   } else {
     PrepareChunk(s);
   }
-  ++s.chunk;
+  ++s.in.chunk;
 }
 
 // Projects a single step of one row and one panel, during the latency of the previous step. With more panels, or with
 // interleaved directions, there is no such idle time.
 template <class C, class S>
 void PrepareStep(ItemState<C, S>& s) {
-  s.GatherInput(s.step, 0, 0, 0, true);
-  s.x_from = s.x_rows;
-  s.attention_step = s.attention;
-  s.xp_step = s.xp_to = s.xp;
+  InputPipeline<C>& in = s.in;
+  in.GatherRow(s, s.step, 0, 0, 0);
+  in.x_from = in.x_rows;
+  in.attention_step = in.attention;
+  in.xp_step = in.xp_to = in.xp;
   ConvertInputs(s, 1);
   ForFew(hn::ScalableTag<C>(), s.geometry, ProjectOp<C, S>{s});
-}
-
-template <class C, class S>
-void EndStep(ItemState<C, S>& s) {
-  s.xp_step += s.active * s.xp_row;
-  s.attention_step += s.active;
-  s.y_step += s.active;
-  s.is_first_of_chunk = false;
-  ++s.step;
 }
 
 // Projects a tile within the step (kFusedPerTile). It is out of line, because a step has no spare registers. A
@@ -310,7 +292,7 @@ template <class C, class S, class Tile>
 HWY_INLINE void ProjectTile(ItemState<C, S>& s, const Tile& tile) {
   constexpr size_t kRows = Tile::kRows, kPanels = Tile::kPanels;
   if constexpr (kRows <= HWY_MAX(kMaxRowsOfOneTile / kSumsEach<S>, 1)) {
-    if (s.input_projection != InputProjection::kFusedPerTile) return;
+    if (s.in.mode != InputProjection::kFusedPerTile) return;
     const ProjectOp<C, S> op{s};
     if constexpr (kRows == 1 || kRows * kPanels * 3 * kSumsEach<S> <= kMaxSums) {
       ComputeTileOutOfLine<kRows, kPanels>(op, tile.d, tile.row, tile.panel, tile.width);
@@ -332,7 +314,7 @@ HWY_NOINLINE void ProjectPanel(ItemState<C, S>& s, D d, size_t rows, size_t pane
 // Loads the projection of a gate for this step.
 template <class C, class At>
 HWY_INLINE auto Xp(const StepState<C>& s, const At& at, size_t gate) {
-  return hn::LoadU(at.d, s.xp_step + at.row * s.xp_row + at.panel * s.xp_panel + gate * kLanesOf<C>);
+  return hn::LoadU(at.d, s.in.xp_step + at.row * s.in.xp_row + at.panel * s.in.xp_panel + gate * kLanesOf<C>);
 }
 
 // Prepares the rows of h, or of r∘h, for the products with R.

@@ -1,13 +1,18 @@
-// Runs a work item: for each block of rows, for each chunk of steps, project X; for each step, compute the tiles and,
-// with other threads, wait at a barrier. Lead has the loop over blocks. Advance prepares a chunk when it is due, and
-// runs one step by Step.
+// Runs a work item:
+//
+//   for each block of rows                       Lead: Begin, then End
+//     for each chunk of steps                    Advance, which runs one step
+//       project X                                PrepareInputs
+//       for each step
+//         for each tile: gates, new state        Step
+//         barrier
 
-#include <algorithm>
-#include <chrono>
+#include <cstddef>
 #include <new>
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "native/kernels/crew-inl.h"
 #include "native/kernels/step-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_SEQUENCE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -23,7 +28,7 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// C: the compute type. S: the type of the packed matrices.
+// A thread's run of an item. C: the compute type. S: the type of the packed matrices.
 template <class C, class S>
 class Sequence {
  public:
@@ -34,15 +39,22 @@ class Sequence {
     for (size_t begin = s_.item.from.begin; !s_.IsStopped() && Begin(begin); begin += s_.count) {
       while (Advance()) {
       }
-      if (s_.shared) epoch_->End();
+      crew_.End(s_);
       if (s_.step != s_.steps || !End()) return;
+    }
+  }
+
+  // Runs the steps of an epoch, as a member.
+  void Join(Epoch& epoch, size_t member) {
+    s_.SelectRows(epoch.begin);
+    crew_.Join(s_, epoch, member);
+    while (Advance()) {
     }
   }
 
   // Begins the rows from `begin` on. Call Advance until it returns false, then End.
   bool Begin(size_t begin) {
-    if (!s_.SelectRows(begin)) return false;
-    if (!s_.Open()) return false;
+    if (!s_.SelectRows(begin) || !s_.handover.Open()) return false;
     s_.step = 0;
     if (begin == s_.item.from.begin && s_.item.from.states != nullptr) {
       s_.step = s_.item.from.step;
@@ -50,63 +62,34 @@ class Sequence {
     } else {
       s_.LoadInitialState();
     }
-    s_.Close();
-    s_.committed_steps = s_.step;
-    Restart();
-    return s_.item.crew == nullptr || s_.steps == 0 || Regroup(s_.item.expected_helpers, s_.item.wait_budget);
-  }
-
-  // Runs the steps of an epoch, as a member.
-  void Join(Epoch& epoch, size_t member) {
-    s_.SelectRows(epoch.begin);
-    epoch_ = &epoch;
-    member_ = member;
-    s_.UseScratchOf(epoch, member);
-    s_.step = epoch.step;
-    Restart();
-    while (Advance()) {
-    }
+    s_.handover.Close();
+    s_.handover.committed_steps = s_.step;
+    StartChunks(s_);
+    return s_.item.crew == nullptr || s_.steps == 0 || crew_.Regroup(s_, s_.item.expected_helpers, s_.item.wait_budget);
   }
 
   // Runs one step. Returns false if no step is left, another thread continues, or the call was cancelled.
   bool Advance() {
-    if (s_.step == s_.steps) return false;
-    if (s_.item.crew != nullptr && s_.IsLeader()) {
-      const size_t here = s_.item.crew->waiting();
-      if (s_.shared && EpochEnds()) {
-        if (!Regroup(here + epoch_->members - 1)) return false;
-      } else if (!s_.shared && here != 0 && s_.item.crew->HasMemory()) {
-        if (!Regroup(here)) return false;
-      }
-    } else if (s_.shared && EpochEnds()) {
-      return false;
-    }
-    if (s_.input_projection == InputProjection::kPerStep) {
-      if (s_.step % kStepsPerPoll == 0 && !s_.PollCancel(kStepsPerPoll)) return false;
-      PrepareStep(s_);
-    } else if (s_.step == s_.chunk_end) {
-      if (s_.IsStopped()) return false;
-      if (!s_.Commit()) return false;
-      PrepareNext(s_);
-    }
-    if (s_.active > 0 && s_.Length(s_.active - 1) <= s_.step) {
+    if (s_.step == s_.steps || !crew_.Admit(s_) || !PrepareInputs()) return false;
+    if (s_.HasEndedRow()) {
       do --s_.active;
-      while (s_.active > 0 && s_.Length(s_.active - 1) <= s_.step);
-      ChooseYWriter();
+      while (s_.HasEndedRow());
+      s_.y.ChooseWriter(s_);
     }
     // Without the leader and the late member.
-    if (!Step()) return s_.IsLeader() && Regroup(epoch_->members - 2);
-    EndStep(s_);
+    if (!Step()) return s_.IsLeader() && crew_.Regroup(s_, s_.members - 2);
+    s_.in.PassStep(s_.active);
+    s_.y.place += s_.active;
+    ++s_.step;
     return true;
   }
 
+  // Completes the rows. Returns false if the caller has reclaimed the item.
   bool End() {
-    if (!s_.Open()) return false;
-    s_.WriteY();
-    s_.Finish();
+    if (!s_.handover.Open()) return false;
+    s_.handover.Finish(s_, s_.y, [&] { return s_.PollCancel(1); });
     const bool done = s_.begin + s_.count == s_.item.rows;
-    if (s_.owner == ScratchOwner::kHelper) s_.item.claim->Commit({s_.begin + s_.count, 0, nullptr});
-    s_.Close(done);
+    s_.handover.Close(done);
     if (done && s_.item.crew != nullptr) s_.item.crew->Close();
     return true;
   }
@@ -118,126 +101,47 @@ class Sequence {
   // A step of one row and one panel is too short to poll for cancellation each time.
   static constexpr size_t kStepsPerPoll = 1024;
 
-  bool EpochEnds() const { return epoch_->end_step.load(std::memory_order_relaxed) == s_.step; }
-
-  // --- which threads compute which units
-
-  // Continues with all threads that are waiting, if any. Waits for `expected_helpers` threads, for at most
-  // `wait_budget`. Returns false if the caller has reclaimed the item.
-  bool Regroup(size_t expected_helpers, std::chrono::nanoseconds wait_budget = kGatherTimeout) {
-    Crew& crew = *s_.item.crew;
-    if (!s_.Commit()) return false;
-    if (s_.shared) epoch_->End();
-    for (SpinDeadline waiting(wait_budget); crew.waiting() < expected_helpers && waiting.Wait();) {
+  // Projects the inputs of the next chunk if the current chunk has ended. Returns false if this thread must stop.
+  HWY_INLINE bool PrepareInputs() {
+    if (s_.in.mode == InputProjection::kPerStep) {
+      if (s_.step % kStepsPerPoll == 0 && !s_.PollCancel(kStepsPerPoll)) return false;
+      PrepareStep(s_);
+    } else if (s_.step == s_.in.chunk_end) {
+      if (s_.IsStopped() || !s_.handover.Commit(s_, s_.y)) return false;
+      PrepareNext(s_);
     }
-    Epoch* const next = crew.FormEpoch();
-    if (next != nullptr || s_.shared) {
-      s_.MoveStates(s_.step, [&] { next == nullptr ? s_.UseOwnScratch() : s_.UseScratchOf(*next, 0); });
-      epoch_ = next;
-      Restart();
-    }
-    if (next != nullptr) {
-      next->begin = s_.begin;
-      next->step = s_.step;
-      size_t step = s_.step;
-      const size_t most = s_.MaxXRowsOfChunk();
-      s_.GatherInputs(step, most, 0, true);
-      if (s_.IsPipelined()) s_.GatherInputs(step, most, 1, true);
-      began_ = std::chrono::steady_clock::now();
-      meetings_ = 0;
-      crew.Start();
-    }
-    s_.Close();
     return true;
-  }
-
-  // Waits at the barrier. Returns false to a member if the epoch is over, and to the leader if a member is late.
-  bool ArriveAndWait() {
-    if (!s_.shared) return true;
-    if (!s_.IsLeader()) return epoch_->ArriveAndWait(member_);
-    ++meetings_;
-    return epoch_->ArriveAndWaitAsLeader([this] { return MaxSpin(); });
-  }
-
-  // A member is late if it takes twice as long as the mean step so far.
-  std::chrono::nanoseconds MaxSpin() const {
-    const double each_row = 6.0 * static_cast<double>(s_.spec.H) / static_cast<double>(epoch_->members);
-    double flops = each_row * static_cast<double>(s_.spec.H * s_.active);
-    if (s_.is_first_of_chunk) flops += each_row * static_cast<double>(s_.spec.I * HWY_MAX(s_.x_count, 2 * kAheadRows));
-    const auto slow = kMinSpin + std::chrono::nanoseconds(static_cast<std::int64_t>(flops / kSlowGigaflops));
-    if (s_.is_first_of_chunk || meetings_ < kMeetingsToKnow) return slow;
-    const auto each = (std::chrono::steady_clock::now() - began_) / meetings_;
-    return std::min<std::chrono::nanoseconds>(slow, kMinSpin + 2 * each);
-  }
-
-  static constexpr std::chrono::nanoseconds kMinSpin{4000};
-  static constexpr double kSlowGigaflops = 15;  // of one thread that waits for memory
-  static constexpr int kMeetingsToKnow = 16;
-
-  void Restart() {
-    s_.active = s_.count;
-    ChooseYWriter();
-    StartChunks(s_, s_.shared ? epoch_->members : 1);
-  }
-
-  // Reads the inputs of the next chunk for all members, as the leader, before the barrier at the end of this chunk.
-  bool GatherInputsOfNextChunk() {
-    if (!s_.IsLeader() || s_.step + 1 != s_.chunk_end) return true;
-    if (s_.item.crew->waiting() != 0 && s_.item.crew->HasMemory()) {
-      epoch_->end_step.store(s_.chunk_end, std::memory_order_relaxed);
-      return true;
-    }
-    size_t step = s_.chunk_end;
-    if (s_.IsPipelined()) step = HWY_MIN(step + kAheadRows, s_.steps);
-    if (step == s_.steps) return true;
-    const size_t most = s_.MaxXRowsOfChunk();
-    if (!s_.Open()) return false;
-    // s_.chunk is already the next chunk; a pipelined projection needs the chunk after it.
-    s_.GatherInputs(step, most, s_.IsPipelined() ? s_.chunk + 1 : s_.chunk, true);
-    s_.Close();
-    return true;
-  }
-
-  // With many rows, the results of a tile are far apart in Y, and writing whole rows after the step is up to 1.06 times
-  // as fast. Rows of at most a cache line are written by tiles. Flushed states are written after they are flushed.
-  void ChooseYWriter() {
-    const bool is_wanted = s_.call.Y.data != nullptr && s_.IsLeader();
-    s_.y_by_tile =
-        is_wanted && !s_.spec.flush_subnormals && (s_.active <= kMaxRowsOfOneTile || s_.spec.H * sizeof(C) <= 64);
-    s_.y_by_row = is_wanted && (s_.shared || !s_.y_by_tile);
   }
 
   // Computes a step. Returns false if a member is late; the states before the step are then unchanged.
   bool Step() {
     if constexpr (kCanPipeline<S>) {
-      if (s_.IsPipelined()) return StepWith<true>();
+      if (s_.in.IsPipelined()) return StepWith<true>();
     }
     return StepWith<false>();
   }
 
   template <bool kWithPipelined>
   HWY_INLINE bool StepWith() {
-    if (s_.active > 1) s_.LocateRowsOfY();
+    if (s_.active > 1) s_.y.Locate(s_);
+    C* const h = s_.State(s_.step, 0);
     if (s_.spec.linear_before_reset) {
-      StepResetAfter<kWithPipelined>(s_);
+      Compute<ResetAfterStages, kWithPipelined>(s_, h);
     } else {
-      GatesResetBefore<kWithPipelined>(s_);
-      if (HWY_UNLIKELY(s_.shared) && !ArriveAndWait()) return false;
+      Compute<ResetBeforeGatesStages, kWithPipelined>(s_, h);
+      if (HWY_UNLIKELY(s_.IsShared()) && !crew_.ArriveAndWait(s_)) return false;
       // Now r∘h is complete.
-      StateResetBefore<kWithPipelined>(s_);
+      Compute<ResetBeforeStateStages, kWithPipelined>(s_, s_.rh);
     }
     if (HWY_UNLIKELY(s_.spec.flush_subnormals)) FlushStates(s_);
-    if (HWY_UNLIKELY(s_.shared) && (!GatherInputsOfNextChunk() || !ArriveAndWait())) return false;
+    if (HWY_UNLIKELY(s_.IsShared()) && (!crew_.GatherInputsOfNextChunk(s_) || !crew_.ArriveAndWait(s_))) return false;
     // Now the new state is complete.
-    if (HWY_UNLIKELY(s_.y_by_row)) WriteUnits(s_);
+    if (HWY_UNLIKELY(s_.y.by_row)) s_.y.WriteUnits(s_);
     return true;
   }
 
   ItemState<C, S> s_;
-  Epoch* epoch_ = nullptr;
-  size_t member_ = 0;
-  std::chrono::steady_clock::time_point began_{};  // the start of the epoch
-  int meetings_ = 0;                               // barriers of the epoch
+  Crewed<C, S> crew_;
 };
 
 // Sets the mode that the kernels compute in, and then the default again.

@@ -65,7 +65,7 @@ template <class C, class Rows>
 HWY_INLINE void Attend(const StepState<C>& s, Rows rows) {
   if (HWY_LIKELY(!s.spec.attention)) return;
   rows.ForEach(ONEGRU_AT {
-    const C a = s.attention_step[at.row];
+    const C a = s.in.attention_step[at.row];
     const auto one = hn::Set(at.d, C{1}), rest = hn::Set(at.d, C{1} - a);
     if (!s.spec.of_dien) {
       at.z = hn::Mul(rest, at.z);
@@ -88,11 +88,6 @@ HWY_INLINE C* StatePtr(const StepState<C>& s, C* rows, const At& at) {
   return rows + at.row * s.padded + at.panel * kLanesOf<C>;
 }
 
-template <class C, class At>
-HWY_INLINE auto LoadState(const StepState<C>& s, const At& at, C* rows) {
-  return hn::Load(at.d, StatePtr(s, rows, at));
-}
-
 template <class C, class At, class V>
 HWY_INLINE void StoreState(const StepState<C>& s, const At& at, V units, C* rows) {
   hn::Store(units, at.d, StatePtr(s, rows, at));
@@ -100,7 +95,7 @@ HWY_INLINE void StoreState(const StepState<C>& s, const At& at, V units, C* rows
 
 template <class C, class At>
 HWY_INLINE auto H(const StepState<C>& s, const At& at) {
-  return LoadState(s, at, s.State(s.step, 0));
+  return hn::Load(at.d, StatePtr(s, s.State(s.step, 0), at));
 }
 
 // The first `width` units of a vector, which are also in `stored`.
@@ -136,13 +131,13 @@ HWY_INLINE void Blend(const StepState<C>& s, Rows rows, const Z& z) {
     at.n = MultiplyAdd(hn::Sub(hn::Set(at.d, C{1}), z_of_row), at.n, kept);  // n comes last
     hn::Store(at.n, at.d, next + place);
   });
-  if (!s.y_by_tile) return;
-  const bool in_line = s.in_line, io_is_compute_type = s.io_is_compute_type;
-  char* const y_to = s.y_to;
-  const std::ptrdiff_t y_pitch = s.y_pitch;
+  if (!s.y.by_tile) return;
+  const bool in_line = s.y.in_line, io_is_compute_type = s.io_is_compute_type;
+  char* const y_to = s.y.to;
+  const std::ptrdiff_t y_pitch = s.y.pitch;
   rows.ForEach(ONEGRU_AT {
     const bool is_near = !at.kIsOfOneRow && HWY_LIKELY(in_line);
-    char* const row = is_near ? y_to + static_cast<std::ptrdiff_t>(at.row) * y_pitch : s.AddressOfY(at.row);
+    char* const row = is_near ? y_to + static_cast<std::ptrdiff_t>(at.row) * y_pitch : s.y.AddressOf(s, at.row);
     const C* const state = next + at.row * padded + at.panel * kLanesOf<C>;
     if (HWY_UNLIKELY(!io_is_compute_type)) return s.NarrowPanel(state, at.width, row + 2 * at.panel * kLanesOf<C>);
     C* const to = reinterpret_cast<C*>(row) + at.panel * kLanesOf<C>;
@@ -168,11 +163,16 @@ HWY_INLINE bool Saves(const StepState<C>& s) {
   return HWY_UNLIKELY(s.call.gates.data != nullptr);
 }
 
-// The epilogue of an Op, which does not depend on the type of the matrices.
+// The stages of an Op that do not depend on the type of the matrices: where the sums of a row start, and the epilogue.
 template <class C>
 struct ResetAfterStages {
   static constexpr size_t kGates = 3;
   StepState<C>& s;
+
+  template <class At>
+  HWY_INLINE void Start(const At& at) const {
+    at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR), at.n = Bn(s, at);
+  }
 
   template <class Rows>
   HWY_INLINE void Gates(Rows rows) const {
@@ -192,40 +192,15 @@ struct ResetAfterStages {
   }
 };
 
-template <class C, class S, bool kWithPipelined>
-struct ResetAfterOp {
-  static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
-  static constexpr size_t kRowsForPanelPairs = RowsForPanelPairs<S>(kGates);
-  static constexpr bool kOutlineEpilogue = true;
-  ItemState<C, S>& s;
-
-  ResetAfterStages<C> Stages() const { return {s}; }
-  ResetAfterOp<C, S, false> WithoutPipelined() const { return {s}; }
-
-  ConvertedProduct Product() const
-    requires kHasAmx<S>
-  {
-    return {s.weights.R, s.spec.H, s.h_converted};
-  }
-
-  template <class D, class Width>
-  HWY_INLINE void Begin(D d, size_t rows, size_t panel, Width width) const {
-    if (s.input_projection == InputProjection::kFusedPerPanel) ProjectPanel(s, d, rows, panel, width);
-  }
-
-  template <class Tile>
-  HWY_INLINE void Sum(Tile& tile) const {
-    ProjectTile(s, tile);
-    AddRecurrent<kWithPipelined>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
-      tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR), at.n = Bn(s, at); });
-    });
-  }
-};
-
 template <class C>
 struct ResetBeforeGatesStages {
   static constexpr size_t kGates = 2;
   StepState<C>& s;
+
+  template <class At>
+  HWY_INLINE void Start(const At& at) const {
+    at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR);
+  }
 
   template <class Rows>
   HWY_INLINE void Gates(Rows rows) const {
@@ -242,40 +217,15 @@ struct ResetBeforeGatesStages {
   }
 };
 
-template <class C, class S, bool kWithPipelined>
-struct ResetBeforeGatesOp {
-  static constexpr size_t kGates = 2, kSums = kSumsEach<S>;
-  static constexpr size_t kRowsForPanelPairs = RowsForPanelPairs<S>(kGates);
-  static constexpr bool kOutlineEpilogue = true;
-  ItemState<C, S>& s;
-
-  ResetBeforeGatesStages<C> Stages() const { return {s}; }
-  ResetBeforeGatesOp<C, S, false> WithoutPipelined() const { return {s}; }
-
-  ConvertedProduct Product() const
-    requires kHasAmx<S>
-  {
-    return {s.weights.R, s.spec.H, s.h_converted};
-  }
-
-  template <class D, class Width>
-  HWY_INLINE void Begin(D d, size_t rows, size_t panel, Width width) const {
-    if (s.input_projection == InputProjection::kFusedPerPanel) ProjectPanel(s, d, rows, panel, width);
-  }
-
-  template <class Tile>
-  HWY_INLINE void Sum(Tile& tile) const {
-    ProjectTile(s, tile);
-    AddRecurrent<kWithPipelined>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
-      tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR); });
-    });
-  }
-};
-
 template <class C>
 struct ResetBeforeStateStages {
   static constexpr size_t kGates = 1;
   StepState<C>& s;
+
+  template <class At>
+  HWY_INLINE void Start(const At& at) const {
+    at.n = Xp(s, at, kN);
+  }
 
   template <class Rows>
   HWY_INLINE void Gates(Rows) const {}
@@ -290,38 +240,47 @@ struct ResetBeforeStateStages {
   }
 };
 
-template <class C, class S, bool kWithPipelined>
-struct ResetBeforeStateOp {
-  static constexpr size_t kGates = 1, kSums = kSumsEach<S>;
+// An Op of a step: rows of h, or of r∘h, times a matrix, then its stages.
+template <template <class> class StagesOf, class C, class S, bool kWithPipelined>
+struct RecurrentOp {
+  static constexpr size_t kGates = StagesOf<C>::kGates, kSums = kSumsEach<S>;
   static constexpr size_t kRowsForPanelPairs = RowsForPanelPairs<S>(kGates);
   static constexpr bool kOutlineEpilogue = true;
+  static constexpr bool kIsFirst = kGates > 1;  // of the step, so it may include the input projection
   ItemState<C, S>& s;
 
-  ResetBeforeStateStages<C> Stages() const { return {s}; }
-  ResetBeforeStateOp<C, S, false> WithoutPipelined() const { return {s}; }
+  StagesOf<C> Stages() const { return {s}; }
+  RecurrentOp<StagesOf, C, S, false> WithoutPipelined() const { return {s}; }
 
   ConvertedProduct Product() const
     requires kHasAmx<S>
   {
-    return {s.weights.N, s.spec.H, s.h_converted};
+    return {kIsFirst ? s.weights.R : s.weights.N, s.spec.H, s.h_converted};
+  }
+
+  template <class D, class Width>
+  HWY_INLINE void Begin(D d, size_t rows, size_t panel, Width width) const
+    requires kIsFirst
+  {
+    if (s.in.mode == InputProjection::kFusedPerPanel) ProjectPanel(s, d, rows, panel, width);
   }
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
-    AddRecurrent<kWithPipelined>(s, s.weights.N, s.weights.of_N, tile,
-                                 [&]() HWY_ATTR { tile.ForEach(ONEGRU_AT { at.n = Xp(s, at, kN); }); });
+    if constexpr (kIsFirst) ProjectTile(s, tile);
+    AddRecurrent<kWithPipelined>(s, kIsFirst ? s.weights.R : s.weights.N, kIsFirst ? s.weights.of_R : s.weights.of_N,
+                                 tile, [&]() HWY_ATTR { tile.ForEach(ONEGRU_AT { Stages().Start(at); }); });
   }
 };
 
 // Out-of-line epilogues are compiled once for each compute type, in the unit that defines ONEGRU_OWNS_STAGES.
-#undef ONEGRU_STAGES_OF
 #if defined(ONEGRU_OWNS_STAGES)
-#define ONEGRU_STAGES_OF(stages, rows, D) \
-  template void RunStoredPart<rows>(stages, D, const ONEGRU_COMPUTED*, size_t, size_t, size_t, size_t);
+#define ONEGRU_EXTERN
 #else
-#define ONEGRU_STAGES_OF(stages, rows, D) \
-  extern template void RunStoredPart<rows>(stages, D, const ONEGRU_COMPUTED*, size_t, size_t, size_t, size_t);
+#define ONEGRU_EXTERN extern
 #endif
+#define ONEGRU_STAGES_OF(stages, rows, D) \
+  ONEGRU_EXTERN template void RunStoredPart<rows>(stages, D, const ONEGRU_COMPUTED*, size_t, size_t, size_t, size_t);
 #define ONEGRU_STAGES(rows, D)                                       \
   ONEGRU_STAGES_OF(ResetAfterStages<ONEGRU_COMPUTED>, rows, D)       \
   ONEGRU_STAGES_OF(ResetBeforeGatesStages<ONEGRU_COMPUTED>, rows, D) \
@@ -337,37 +296,23 @@ ONEGRU_STAGES(3, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
 ONEGRU_STAGES(4, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
 #endif
 #undef ONEGRU_STAGES
+#undef ONEGRU_STAGES_OF
+#undef ONEGRU_EXTERN
 
-template <bool kWithPipelined, class Op, class C, class S>
-HWY_INLINE void ForOurTiles(ItemState<C, S>& s, const Op& op) {
+// Computes an Op for the active rows and this member's panels; `rows` are its inputs.
+template <template <class> class Stages, bool kWithPipelined, class C, class S>
+HWY_INLINE void Compute(ItemState<C, S>& s, C* rows) {
+  const RecurrentOp<Stages, C, S, kWithPipelined> op{s};
+  const hn::ScalableTag<C> d;
   const bool backwards = ((s.step + s.call.sweep_parity) & 1) != 0;
+  PrepareStates(s, rows);
   if constexpr (kWithPipelined) {
-    ForTiles<kWideAhead[Op::kGates]>(hn::ScalableTag<C>(), s.geometry, 1, s.first, s.last, backwards, op);
+    ForTiles<kWideAhead[op.kGates]>(d, s.geometry, 1, s.first, s.last, backwards, op);
   } else if (s.is_few) {
-    ForFew(hn::ScalableTag<C>(), s.geometry, op);
+    ForFew(d, s.geometry, op);
   } else {
-    ForTiles(hn::ScalableTag<C>(), s.geometry, s.active, s.first, s.last, backwards, op);
+    ForTiles(d, s.geometry, s.active, s.first, s.last, backwards, op);
   }
-}
-
-// Reset after: all of the step.
-template <bool kWithPipelined, class C, class S>
-HWY_INLINE void StepResetAfter(ItemState<C, S>& s) {
-  PrepareStates(s, s.State(s.step, 0));
-  ForOurTiles<kWithPipelined>(s, ResetAfterOp<C, S, kWithPipelined>{s});
-}
-
-// Reset before: z and r∘h; then, once all members have r∘h, n and h.
-template <bool kWithPipelined, class C, class S>
-HWY_INLINE void GatesResetBefore(ItemState<C, S>& s) {
-  PrepareStates(s, s.State(s.step, 0));
-  ForOurTiles<kWithPipelined>(s, ResetBeforeGatesOp<C, S, kWithPipelined>{s});
-}
-
-template <bool kWithPipelined, class C, class S>
-HWY_INLINE void StateResetBefore(ItemState<C, S>& s) {
-  PrepareStates(s, s.rh);
-  ForOurTiles<kWithPipelined>(s, ResetBeforeStateOp<C, S, kWithPipelined>{s});
 }
 
 // Sets this member's units of the new states to zero where they are below kLeastState. By a comparison, not by the
@@ -382,16 +327,6 @@ HWY_NOINLINE void FlushStates(const ItemState<C, S>& s) {
       const auto h = hn::Load(d, state + unit);
       hn::Store(hn::IfThenZeroElse(hn::Lt(hn::Abs(h), least), h), d, state + unit);
     }
-  }
-}
-
-// Writes the part of Y that tiles have not written: all of it, or the units of other members.
-template <class C, class S>
-void WriteUnits(const ItemState<C, S>& s) {
-  const size_t begin = s.y_by_tile ? s.last * kLanesOf<C> : 0;
-  if (s.call.Y.data == nullptr || begin >= s.spec.H) return;
-  for (size_t slot = 0; slot < s.active; ++slot) {
-    s.Write(s.State(s.step + 1, slot) + begin, s.spec.H - begin, s.AddressOfY(slot) + begin * SizeOf(s.spec.type));
   }
 }
 
