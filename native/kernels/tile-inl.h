@@ -148,17 +148,6 @@ HWY_INLINE void WithRows(size_t rows, F&& f) {
   f(std::integral_constant<size_t, kMin>());
 }
 
-// Calls f with the tag of a vector for `width` units, of half the length if that is enough.
-template <class D, class F>
-HWY_INLINE void WithTag(D d, size_t width, F&& f) {
-  constexpr size_t kLanes = hn::MaxLanes(D());
-  constexpr size_t kBytes = kLanes * sizeof(hn::TFromD<D>);
-  if constexpr (kBytes >= 64) {  // half of a shorter vector is not faster
-    if (width <= kLanes / 2) return f(hn::Half<D>());
-  }
-  f(d);
-}
-
 // An Op describes one fused operation on tiles. Sum(tile) is the matrix product, with kSums sums for each channel and
 // row, and kGates vectors of channels for each panel. kRowsForPanelPairs: see RowsForPanelPairs. Gates(rows) and
 // Finish(rows) of its Stages() are the epilogue. kOutlineEpilogue is true if the epilogue is most of its code. `s` has
@@ -427,16 +416,11 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   const auto narrow = [&]() HWY_ATTR {
     if (hn::MaxLanes(d) == 1 || full == last) return;
     const size_t width = geometry.width(full);
-    // Short vectors are for the latency of a single row.
-    if (kWideForOne != 0 || rows == 1) {
-      WithTag(d, width, [&](auto tag) HWY_ATTR {
-        if constexpr (kWideForOne != 0) {
-          ComputeRow(op.WithoutPipelined(), tag, full, width);
-        } else {
-          ComputeRow(op, tag, full, width);
-        }
-      });
-    } else if constexpr (kWideForOne == 0) {
+    if constexpr (kWideForOne != 0) {
+      ComputeRow(op.WithoutPipelined(), d, full, width);
+    } else if (rows == 1) {
+      ComputeRow(op, d, full, width);
+    } else {
       SweepRows<kMinRowsOfSeveral>(op, d, rows, full, width);
     }
   };
@@ -490,41 +474,16 @@ inline constexpr size_t kFewPanels = kLargeTiles || kFewTiles ? 2 : 4;
 // Up to this many inputs, a single panel's products with x fit into the latency of a step's activations.
 inline constexpr size_t kMaxInputsByStep = 20;
 
-// Computes kWhole panels and a narrow one with shorter vectors, stage by stage, to overlap their dependency chains.
-template <size_t kWhole, class D, class Short, class Op>
-HWY_INLINE void ComputeMixedTiles(const Op& op, D d, Short short_d, size_t width) {
-  using Long = Tile<1, kWhole, Op::kGates, D, FullWidth<D>>;
-  using Narrow = Tile<1, 1, Op::kGates, Short, size_t>;
-  Long whole(d, 0, 0, FullWidth<D>());
-  Narrow narrow(short_d, 0, kWhole, width);
-  op.Sum(whole);
-  op.Sum(narrow);
-  const RowsOfTile<Long, 0, 1> whole_row{whole};
-  const RowsOfTile<Narrow, 0, 1> narrow_row{narrow};
-  op.Stages().Gates(whole_row);
-  op.Stages().Gates(narrow_row);
-  op.Stages().Finish(whole_row);
-  op.Stages().Finish(narrow_row);
-}
-
 // ForTiles for one row and few panels.
 template <class D, class Op>
 HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
-  constexpr size_t kLanes = hn::MaxLanes(D());
+  [[maybe_unused]] constexpr size_t kLanes = hn::MaxLanes(D());
   const size_t panels = geometry.panels();
   const size_t width = geometry.width(panels - 1);
-  if (panels == 1) return WithTag(d, width, [&](auto tag) HWY_ATTR { ComputeRow(op, tag, 0, width); });
-  if constexpr (kLanes * sizeof(hn::TFromD<D>) >= 64) {
-    if (width <= kLanes / 2) {
-      const hn::Half<D> half;
-      if (panels == 2) return ComputeMixedTiles<1>(op, d, half, width);
-      if constexpr (kFewPanels > 2) {
-        if (panels == 3) return ComputeMixedTiles<2>(op, d, half, width);
-        ComputeMixedTiles<3>(op, d, half, width);
-      }
-      return;
-    }
+  if constexpr (kLanes * sizeof(hn::TFromD<D>) >= 64) {  // half of a shorter vector is not faster
+    if (panels == 1 && width <= kLanes / 2) return ComputeRow(op, hn::Half<D>(), 0, width);
   }
+  if (panels == 1) return ComputeRow(op, d, 0, width);
   if (panels == 2) return ComputeTile<1, 2>(op, d, 0, 0, width);
   if constexpr (kFewPanels > 2) {
     if (panels == 3) return ComputeTile<1, 3>(op, d, 0, 0, width);

@@ -89,10 +89,7 @@ _QUANTIZED: tuple[tuple[int, Mapping[str, str]], ...] = (
     (14, {"stored": "int8 with -128"}),
     (14, {"stored": "uint8 by row", "linear_before_reset": "1"}),
     (14, {"stored": "uint8 by tensor", "sequence_lens": "mixed", "initial_h": "given"}),
-    (
-        14,
-        {"stored": "int8 of both directions", "direction": "bidirectional", "linear_before_reset": "1"},
-    ),
+    (14, {"stored": "int8 of both directions", "direction": "bidirectional", "linear_before_reset": "1"}),
     (14, {"stored": "int8 in blocks"}),
     (14, {"stored": "uint4 in blocks", "hidden size": "16"}),
     (14, {"stored": "int8 with B in int32", "linear_before_reset": "1"}),

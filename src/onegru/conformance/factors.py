@@ -65,10 +65,7 @@ _WEIGHTS = Factor(
 _SHAPES = Factor(
     "shapes",
     "Input X, its shape",
-    {
-        "fixed": _USUAL,
-        "open": "Number of steps and batch size may be left open until the run.",
-    },
+    {"fixed": _USUAL, "open": "Number of steps and batch size may be left open until the run."},
 )
 _BIAS = Factor("B", "Input B, last sentence", {"given": _USUAL, "none": "Without B all biases are 0."})
 _CLIP = {
@@ -240,11 +237,7 @@ def _onnx(operator: Operator) -> list[Factor]:
     found = [
         _only(_DTYPE, operator.element_types),
         Factor("direction", "Attribute direction, sentence 2", direction),
-        Factor(
-            "sequence_lens",
-            "Input sequence_lens, sentences 1 and 2",
-            {"none": _USUAL, **_LENGTHS},
-        ),
+        Factor("sequence_lens", "Input sequence_lens, sentences 1 and 2", {"none": _USUAL, **_LENGTHS}),
         Factor(
             "initial_h",
             "Input initial_h, sentences 1 and 2",

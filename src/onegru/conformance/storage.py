@@ -58,8 +58,7 @@ STORAGES: Mapping[str, Storage] = {
     ),
     "uint8 by tensor": Storage(f"W and R are uint8, each {_ONE}.", "uint8", "tensor", (96, 160)),
     "int8 of both directions": Storage(
-        "The rows of both directions are one int8 matrix; a Reshape follows its DequantizeLinear.",
-        axis=0,
+        "The rows of both directions are one int8 matrix; a Reshape follows its DequantizeLinear.", axis=0
     ),
     "int8 in blocks": Storage(
         f"W and R are int8, with a scale {_BLOCKS}; an odd one has its own.", per="block", axis=2, opset=21

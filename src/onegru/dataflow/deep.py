@@ -42,8 +42,7 @@ _state = _State()
 def answered_once(
     memo: str, circle: Callable[..., Any] = lambda owner, key: None
 ) -> Callable[
-    [Callable[Concatenate[_Owner, _Key, _Rest], _Answer]],
-    Callable[Concatenate[_Owner, _Key, _Rest], _Answer],
+    [Callable[Concatenate[_Owner, _Key, _Rest], _Answer]], Callable[Concatenate[_Owner, _Key, _Rest], _Answer]
 ]:
     """Return a decorator for a method that computes an answer from its first argument and other answers."""
 

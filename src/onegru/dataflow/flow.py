@@ -16,14 +16,7 @@ from onegru.core.errors import BROKEN
 from onegru.dataflow.deep import answered_once
 from onegru.dataflow.neutral import beside_ones, one_number
 from onegru.dataflow.operator import MOST_SIZES, LoopIndex, Op, Shape, Size, as_sizes
-from onegru.dataflow.table import (
-    Call,
-    Elements,
-    UnknownOpError,
-    evaluate,
-    movers,
-    operator_of,
-)
+from onegru.dataflow.table import Call, Elements, UnknownOpError, evaluate, movers, operator_of
 
 # Operators whose outputs have only elements of their first input.
 _MOVING = movers(

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onegru.core.dtypes import (
-    BY_SIZE,
-    Array,
-    default_float_mode,
-    group_size,
-    in_groups,
-    is_int8,
-    numpy_dtype,
-)
+from onegru.core.dtypes import BY_SIZE, Array, default_float_mode, group_size, in_groups, is_int8, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 

@@ -133,8 +133,7 @@ def _choose(argument: str, cells: Mapping[str, object], prefix: str | None, opti
     if prefix is None:
         if len(cells) > 1:
             raise SpecError.of(
-                "prefix",
-                f"missing; must name one of the {len(cells)} GRUCells in {argument}: {there}",
+                "prefix", f"missing; must name one of the {len(cells)} GRUCells in {argument}: {there}"
             )
         if not cells:
             raise SpecError.of(
@@ -236,8 +235,7 @@ def _runs_in_reverse(argument: str, nnx: Any, module: Any, cell: Any) -> bool | 
         if isinstance(node, nnx.RNN) and node.cell is cell:
             if node.reverse and not node.keep_order:
                 raise SpecError.of(
-                    argument,
-                    "a reverse RNN needs keep_order=True, because onegru returns Y in input order",
+                    argument, "a reverse RNN needs keep_order=True, because onegru returns Y in input order"
                 )
             ways[id(node)] = bool(node.reverse)
     for node in nodes:

@@ -108,10 +108,7 @@ KERAS_2 = replace(
     activation_layers={**KERAS.activation_layers, "LeakyReLU": ("LeakyRelu", "alpha", {})},
 )
 
-_FLAX_ACTIVATIONS = {
-    **_named("Flax"),
-    "leaky_relu": Activation("LeakyRelu", to_float32(0.01)),
-}
+_FLAX_ACTIVATIONS = {**_named("Flax"), "leaky_relu": Activation("LeakyRelu", to_float32(0.01))}
 
 FLAX_LINEN = Framework(
     name="Flax linen",

@@ -178,8 +178,7 @@ def from_torch(
         possible = {name: group for name, group in groups.items() if not group.refusal}
         if len(possible) > 1:
             raise SpecError.of(
-                "prefix",
-                f"missing; must name one of the {len(possible)} GRUs: {_list(possible)}",
+                "prefix", f"missing; must name one of the {len(possible)} GRUs: {_list(possible)}"
             )
         if not possible:
             found = "".join(f"; {name!r} has {group.refusal}" for name, group in groups.items())

@@ -202,8 +202,7 @@ def find_activation(framework: Framework, name: object, argument: str) -> Activa
     if not isinstance(name, str) or name not in framework.activations:
         known = ", ".join(framework.activations)
         raise SpecError.of(
-            argument,
-            f"{shown(name)}; not supported as {framework.name} computes it; must be one of {known}",
+            argument, f"{shown(name)}; not supported as {framework.name} computes it; must be one of {known}"
         )
     return framework.activations[name]
 

@@ -13,12 +13,7 @@ from onegru.core.errors import needs_extra
 from onegru.core.wording import count
 from onegru.drawing.card import Card, CardReport
 from onegru.formats.opened import Kind, Opened, open_model
-from onegru.models.fusing import (
-    Decomposed,
-    find_in_ir,
-    nothing_found,
-    replace_decomposed,
-)
+from onegru.models.fusing import Decomposed, find_in_ir, nothing_found, replace_decomposed
 from onegru.rewriting.check import Check, as_target, output_facts, wanted_check
 from onegru.rewriting.compare import check_result
 from onegru.timeline.unread import warn_of_unread

@@ -182,11 +182,7 @@ def _chunk_sizes(total: int, delay: int, rng: np.random.Generator) -> Iterator[l
 
 
 def _run_in_chunks(
-    chunked: Model,
-    inputs: Mapping[str, Array],
-    made: Streaming,
-    sizes: list[int],
-    lengths: Collection[str],
+    chunked: Model, inputs: Mapping[str, Array], made: Streaming, sizes: list[int], lengths: Collection[str]
 ) -> dict[str, Array]:
     """Run all chunks, and return the joined outputs. Lengths inputs are reduced by the steps done."""
     stream = chunked.stream()

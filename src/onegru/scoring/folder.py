@@ -95,10 +95,7 @@ class Folder:
         return {number for number in range(parts) if self.part(number).name in names}
 
     def write_part(
-        self,
-        number: int,
-        schema: pa.Schema,
-        windows: Iterator[tuple[pa.Table, list[dict[str, object]]]],
+        self, number: int, schema: pa.Schema, windows: Iterator[tuple[pa.Table, list[dict[str, object]]]]
     ) -> None:
         """Write a part atomically."""
         plain = [name for name in schema.names if not _is_coded(schema.field(name).type)]

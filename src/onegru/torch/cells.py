@@ -16,15 +16,7 @@ from onegru.torch.autograd.few_steps import run_few_steps
 from onegru.torch.autograd.few_steps_function import train_few_steps
 from onegru.torch.freeze import Freezable
 from onegru.torch.functional import checked_attention, checked_state, must_be_tensors
-from onegru.torch.parts import (
-    OwnSignature,
-    cast,
-    is_pytorchs,
-    name_of,
-    promoted,
-    type_of,
-    words_of,
-)
+from onegru.torch.parts import OwnSignature, cast, is_pytorchs, name_of, promoted, type_of, words_of
 from onegru.torch.route import Route, choose_route, is_recorded
 from onegru.torch.state import FormInState
 

@@ -11,16 +11,7 @@ import numpy as np
 from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
 from onegru.dataflow.operator import Op, Shape, Size
-from onegru.dataflow.table.base import (
-    Ahead,
-    Arrays,
-    Call,
-    Move,
-    Operator,
-    UnknownOpError,
-    bound,
-    register,
-)
+from onegru.dataflow.table.base import Ahead, Arrays, Call, Move, Operator, UnknownOpError, bound, register
 from onegru.dataflow.table.pointwise import broadcast
 
 _SUMS = "sums over all steps of a run"

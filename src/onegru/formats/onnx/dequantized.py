@@ -61,10 +61,7 @@ def fold_dequantized(source: Source, model: ModelProto, opset: int) -> bool:
 
 
 def _replace(
-    source: Source,
-    model: ModelProto,
-    kind: str,
-    value_of: Callable[[Values, NodeProto], Array | None],
+    source: Source, model: ModelProto, kind: str, value_of: Callable[[Values, NodeProto], Array | None]
 ) -> bool:
     """Replace nodes of one operator that lead to a weight by the results of `value_of`."""
     levels = list(all_values(source, model))

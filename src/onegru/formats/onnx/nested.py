@@ -14,9 +14,7 @@ _Constant = TensorProto | NodeProto
 
 
 def find_nested(
-    nodes: Iterable[NodeProto],
-    gru_of: Callable[[NodeProto, tuple[str, ...]], GruStep],
-    values: Values,
+    nodes: Iterable[NodeProto], gru_of: Callable[[NodeProto, tuple[str, ...]], GruStep], values: Values
 ) -> tuple[list[tuple[NodeProto, GruStep]], dict[str, _Constant]]:
     """Find the GRU nodes in the subgraphs of a model's nodes."""
     grus: list[tuple[NodeProto, GruStep]] = []

@@ -18,14 +18,7 @@ from typing import Any, Self
 import numpy as np
 import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
-from onnx import (
-    AttributeProto,
-    FunctionProto,
-    GraphProto,
-    NodeProto,
-    OperatorSetIdProto,
-    TensorProto,
-)
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto
 from onnx import ModelProto as ModelProto  # for type annotations elsewhere
 
 from onegru.core.dtypes import Array

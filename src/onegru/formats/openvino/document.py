@@ -48,12 +48,8 @@ class IrDocument:
                 f"{path}: not written: a link to one file of an IR would leave its other file unchanged; "
                 "must be a regular .xml and .bin, or links to the .xml and the .bin of one IR"
             )
-        write_files(
-            [
-                (weights, lambda file: file.write(self.weights.data)),
-                (path, lambda file: file.write(self.xml())),
-            ]
-        )
+        first = weights, lambda file: file.write(self.weights.data)
+        write_files([first, (path, lambda file: file.write(self.xml()))])
 
     def graph(self, path: Path) -> Graph:
         """Read the graph from the new content; `path` is the source file."""

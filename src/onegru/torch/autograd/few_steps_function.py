@@ -9,12 +9,7 @@ from torch import Tensor
 
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig
-from onegru.torch.autograd.few_steps import (
-    Memory,
-    gradients_of_few_steps,
-    memory_of,
-    run_on_memory,
-)
+from onegru.torch.autograd.few_steps import Memory, gradients_of_few_steps, memory_of, run_on_memory
 from onegru.torch.autograd.memory import Tensors
 from onegru.torch.autograd.operators import gradients
 from onegru.torch.autograd.saving import by_arguments, save, unpack_saved

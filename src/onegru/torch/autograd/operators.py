@@ -137,11 +137,7 @@ def call_operator(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tenso
 
 
 def call_backward_operator(
-    form: TorchGruConfig,
-    tensors: Tensors,
-    Y: Tensor,
-    by: Tensors,
-    wanted: Sequence[bool],
+    form: TorchGruConfig, tensors: Tensors, Y: Tensor, by: Tensors, wanted: Sequence[bool]
 ) -> list[Tensor | None]:
     """Return the gradients, as `onegru.torch.autograd.compute.backward`, computed by the operator."""
     found = iter(_backward_operator(*_given(tensors), Y, *by, list(wanted), *form.scalars))

@@ -122,10 +122,7 @@ def _counter(functions: Iterable[FunctionProto]) -> Callable[[NodeProto], int]:
 
 
 def _inferred(
-    model: ModelProto,
-    tensors: Iterable[TensorProto],
-    plain: Sequence[NodeProto],
-    chosen: Sequence[NodeProto],
+    model: ModelProto, tensors: Iterable[TensorProto], plain: Sequence[NodeProto], chosen: Sequence[NodeProto]
 ) -> dict[str, int]:
     """Return the bytes of each output of some nodes, as inferred by onnx without computation."""
     graph = GraphProto(name="constants")

@@ -19,14 +19,7 @@ from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import all_nodes
 from onegru.formats.onnx.order import needed_nodes
 from onegru.formats.onnx.upgrade import infer_shapes, upgrade
-from onegru.formats.onnx.validate import (
-    Source,
-    describe,
-    drop_named,
-    is_onnx,
-    replace_nodes,
-    serialized,
-)
+from onegru.formats.onnx.validate import Source, describe, drop_named, is_onnx, replace_nodes, serialized
 from onegru.formats.onnx.whole.session import Session
 from onegru.operators.onnx import OLDEST_OPSET
 from onegru.runtimes.execution_provider import add_observer, remove_observer

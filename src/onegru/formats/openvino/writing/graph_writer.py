@@ -20,13 +20,7 @@ from onegru.formats.openvino.flow import IrGraph, IrReader
 from onegru.formats.openvino.gru_layers import GRUS, GruLayers, output_dtype, typed
 from onegru.formats.openvino.kinds import layer_of
 from onegru.formats.openvino.translation import NewLayer
-from onegru.formats.openvino.writing.moves import (
-    composed,
-    is_still,
-    simple,
-    sliced_before,
-    steps,
-)
+from onegru.formats.openvino.writing.moves import composed, is_still, simple, sliced_before, steps
 from onegru.formats.openvino.xml import EDGE_ENDS, Layer
 
 _Port = tuple[str, str]  # the ids of a layer and of one of its outputs
