@@ -65,5 +65,5 @@ def test_a_layer_tells_how_it_is_called() -> None:
 
     own = Own.from_canonical(layer.spec, layer.weights)
     assert list(inspect.signature(own).parameters) == ["X"]
-    assert own.__call__.__doc__ == "Its own way."
+    assert own.__call__.__doc__ == "Custom call."
     assert list(inspect.signature(onegru.GRU).parameters)[:3] == ["W", "R", "B"]

@@ -310,7 +310,7 @@ def test_weights_that_are_too_few() -> None:
     with torch.no_grad(), pytest.raises(Exception, match=r"."):
         module(torch.randn(2, 1, 4))
     direction = (), (0, 0), *[(0, 0, 0)] * 3, 0, 0, *[(0, 0, 0)] * 3
-    with pytest.raises(ValueError, match="must be 4"):
+    with pytest.raises(ValueError, match="must have 4 values"):
         _native.few_steps(False, (1, 1, 1, 1, 1), (direction,))
     with pytest.raises(ValueError, match="must be 10"):
         _native.few_steps(False, (1, 1, 1, 1, 1), (direction[1:],))
