@@ -10,7 +10,6 @@ enum class Heuristic {
   kYields,             // an idle worker yields before it sleeps
   kWakeHistory,        // small calls wake workers only if calls follow each other closely
   kWait,               // long calls wait for workers that they have woken
-  kMeasuredDelay,      // the time that a worker needs to wake is measured
   kMissedInvitations,  // callers do not wait for workers that missed invitations
   kCpuExclusion,       // a woken worker must not run on the caller's CPU
 };

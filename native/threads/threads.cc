@@ -22,12 +22,10 @@ constexpr int kSpinsWhenIdle = 100;
 constexpr std::chrono::microseconds kYieldTime{Uses(Heuristic::kYields) ? 250 : 0};
 // Callers do not wait for a worker that has missed this many invitations in a row.
 constexpr int kMaxMissedInvitations = Uses(Heuristic::kMissedInvitations) ? 2 : std::numeric_limits<int>::max();
-// The delay of a sleeping worker is measured, because it depends on the CPU, its idle states, a hypervisor and other
-// processes. This is the first estimate. A call waits for a sleeping worker only if it is predicted to take
-// kDelaysToWait times the delay, and then waits for at most twice the delay.
-constexpr std::chrono::nanoseconds kInitialDelay{60000};
-constexpr int kDelaysToWait = Uses(Heuristic::kWait) ? 3 : 1 << 20;
-constexpr std::chrono::nanoseconds kMaxSpin{250000};
+// The time that a sleeping worker takes to join. A call waits for a sleeping worker only if it is predicted to take
+// kWakeTimesToWait times as long, and then waits for at most twice this time. Measuring the time gained nothing.
+constexpr std::chrono::nanoseconds kWakeTime{60000};
+constexpr int kWakeTimesToWait = Uses(Heuristic::kWait) ? 3 : 1 << 20;
 
 void Pause() {
 #if defined(__x86_64__)
@@ -59,18 +57,7 @@ struct alignas(64) Worker {
   Job* job = nullptr;
   int caller_cpu = -1;
   system::ScopedCpuExclusion cpu_exclusion;
-  std::chrono::steady_clock::time_point woken_at{};  // for this invitation; zero if the worker was awake
-  int missed_invitations = 0;                        // withdrawn in a row
-  std::atomic<std::int64_t> delay{kInitialDelay.count()};
-
-  // Updates the estimate. An outlier, such as a delay by another process, changes it by at most half.
-  void UpdateDelay(std::chrono::nanoseconds took) {
-    if (!Uses(Heuristic::kMeasuredDelay)) return;
-    const std::int64_t before = delay.load(std::memory_order_relaxed);
-    delay.store(std::clamp<std::int64_t>(took.count(), before - before / 4, before + before / 2),
-                std::memory_order_relaxed);
-  }
-  std::chrono::nanoseconds Delay() const { return std::chrono::nanoseconds(delay.load(std::memory_order_relaxed)); }
+  int missed_invitations = 0;  // withdrawn in a row
 
   void Loop() {
     thread.store(system::CurrentThread(), std::memory_order_relaxed);
@@ -84,8 +71,6 @@ struct alignas(64) Worker {
             cpu_exclusion.Begin(thread, caller_cpu);
             cpu_exclusion.End();
           }
-          if (woken_at != std::chrono::steady_clock::time_point{})
-            UpdateDelay(std::chrono::steady_clock::now() - woken_at);
           Job* const mine = job;
           missed_invitations = 0;
           mine->Help();
@@ -264,12 +249,10 @@ Invitation::Invitation(Job& job, std::size_t count, bool wakes, std::chrono::nan
     job.Ref();
     worker->job = &job;
     worker->caller_cpu = cpu;
-    worker->woken_at = {};
     if (asleep) {
-      worker->woken_at = std::chrono::steady_clock::now();
-      if (worker->missed_invitations < kMaxMissedInvitations && predicted >= kDelaysToWait * worker->Delay()) {
+      if (worker->missed_invitations < kMaxMissedInvitations && predicted >= kWakeTimesToWait * kWakeTime) {
         ++expected_helpers_;
-        wait_budget_ = std::max(wait_budget_, std::min(2 * worker->Delay(), kMaxSpin));
+        wait_budget_ = 2 * kWakeTime;
       }
     } else if (worker->missed_invitations < kMaxMissedInvitations) {
       ++expected_helpers_;

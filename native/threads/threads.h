@@ -70,7 +70,7 @@ class Invitation {
   Invitation& operator=(const Invitation&) = delete;
 
   // The number of invited workers, the number of them that are worth waiting for, and how long to wait: a moment for
-  // workers that are awake, and their measured delay for workers that were asleep. Unreliable workers do not count.
+  // workers that are awake, and their usual delay for workers that were asleep. Unreliable workers do not count.
   std::size_t count() const { return count_; }
   std::size_t expected_helpers() const { return expected_helpers_; }
   std::chrono::nanoseconds wait_budget() const { return wait_budget_; }
