@@ -346,6 +346,6 @@ def test_signatures_are_those_of_the_constructors() -> None:
 def test_restore_refuses_what_pytorch_cannot_compute() -> None:
     model = nn.ModuleDict({"a": ours.GRU(3, 4), "b": ours.GRU(3, 4, resets_to_initial=True)})
     assert not isinstance(model["b"], nn.GRU)
-    with pytest.raises(onegru.SpecError, match="'b' has options that torch.nn.GRU lacks"):
+    with pytest.raises(onegru.SpecError, match=r"'b' has options that torch\.nn\.GRU lacks"):
         ours.restore(model)
     assert isinstance(model["a"], ours.GRU)
