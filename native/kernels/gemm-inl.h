@@ -4,7 +4,7 @@
 
 #include "hwy/highway.h"
 #include "native/kernels/product-inl.h"
-#include "native/kernels/tile-inl.h"
+#include "native/kernels/sweep-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_GEMM_INL_H_

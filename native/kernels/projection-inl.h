@@ -7,7 +7,7 @@
 #include "native/kernels/item-inl.h"
 #include "native/kernels/product-inl.h"
 #include "native/kernels/products-inl.h"
-#include "native/kernels/tile-inl.h"
+#include "native/kernels/sweep-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_PROJECTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_PROJECTION_INL_H_

@@ -1,0 +1,263 @@
+// The order in which tiles cover all rows and panels.
+
+#include "hwy/highway.h"
+#include "native/kernels/bfloat16-inl.h"
+#include "native/kernels/int8-inl.h"
+#include "native/kernels/tile-inl.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_SWEEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_SWEEP_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_SWEEP_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_SWEEP_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class Op, class D, class Width>
+HWY_INLINE void BeginPanel(const Op& op, D d, size_t rows, size_t panel, Width width) {
+  if constexpr (requires { op.Begin(d, rows, panel, width); }) op.Begin(d, rows, panel, width);
+}
+
+// Computes kPanels adjacent panels, by tiles of rows from row `first_row` on.
+template <size_t kMin, size_t kPanels = 1, class Op, class D, class Width>
+HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first_row = 0) {
+  constexpr size_t kFit = kMaxSums / (kPanels * Op::kGates);
+  constexpr size_t kMax = HWY_MAX(HWY_MIN(MaxRowsOfSweep(Op::kGates), kFit) / Op::kSums, 1);
+  BeginPanel(op, d, rows, panel, width);
+  for (size_t row = first_row; row < rows;) {
+    const size_t count = RowsOfNext<kMax>(rows - row);
+    WithRows<kMin, kMax>(count, [&](auto n) HWY_ATTR {
+      if constexpr (n == 1) {
+        ComputeTile<1, kPanels>(op, d, row, panel, width);
+      } else {
+        ComputeTileOutOfLine<n, kPanels>(op, d, row, panel, width);
+      }
+    });
+    row += count;
+  }
+}
+
+// Computes all rows as one tile, for the panels [first, last) in groups of kGroup. The smaller the groups, the more
+// panels stay in the first-level cache from one step to the next.
+template <size_t kRows, size_t kGroup, class Op, class D, class PollCancel>
+HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
+  const FullWidth<D> whole;
+  const size_t in_groups = (last - first) / kGroup * kGroup;
+  const auto compute = [&](auto panels, size_t panel) HWY_ATTR {
+    if constexpr (kRows == 1) {
+      ComputeTile<1, panels>(op, d, 0, panel, whole);
+    } else {
+      ComputeTileOutOfLine<kRows, panels>(op, d, 0, panel, whole);
+    }
+  };
+  const auto rest = [&]() HWY_ATTR {
+    size_t panel = first + in_groups;
+    if constexpr (kGroup > 4) {
+      if (panel + 4 <= last) compute(std::integral_constant<size_t, 4>(), panel), panel += 4;
+    }
+    if constexpr (kGroup > 2) {
+      if (panel + 2 <= last) compute(std::integral_constant<size_t, 2>(), panel), panel += 2;
+    }
+    if (panel < last) compute(std::integral_constant<size_t, 1>(), panel);
+  };
+  if (backwards) rest();
+  for (size_t i = 0; i < in_groups && poll(kGroup); i += kGroup) {
+    compute(std::integral_constant<size_t, kGroup>(), first + (backwards ? in_groups - kGroup - i : i));
+  }
+  if (!backwards) rest();
+}
+
+// Returns the number of rows that SweepPanelPairs computes; 0: none. With three gates, 5 rows would be tiles of 3 and 2
+// rows. 2 rows of one panel have too few sums to hide the latency of a multiply-add, so the last 2 rows take two
+// panels. With two gates, 7 rows would be tiles of 4 and 3. Pairs of bfloat16 gain nothing.
+template <class S>
+constexpr size_t RowsForPanelPairs(size_t gates) {
+  if (kLargeTiles || kFewTiles || kConvertsInputs<S> || std::is_same_v<S, StoredBFloat16>) return 0;
+  return gates == 3 ? 5 : gates == 2 ? 7 : 0;
+}
+
+// Computes two panels at a time: the first kFirst rows as a tile per panel, the last kLast as one tile of both.
+template <size_t kRows, class Op, class D, class PollCancel>
+HWY_INLINE void SweepPanelPairs(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
+  constexpr size_t kLast = kMaxSums / (2 * Op::kGates), kFirst = kRows - kLast;
+  const FullWidth<D> whole;
+  for (size_t i = 0, count; i < last - first && poll(2); i += count) {
+    count = HWY_MIN(2, last - first - i);
+    const size_t panel = backwards ? last - i - count : first + i;
+    for (size_t p = panel; p < panel + count; ++p) {
+      BeginPanel(op, d, kRows, p, whole);
+      ComputeTileOutOfLine<kFirst, 1>(op, d, 0, p, whole);
+    }
+    if (count == 2) {
+      ComputeTileOutOfLine<kLast, 2>(op, d, kFirst, panel, whole);
+    } else {
+      ComputeTileOutOfLine<kLast, 1>(op, d, kFirst, panel, whole);
+    }
+  }
+}
+
+// The minimum bytes of a matrix for which prefetching the next panel into the second-level cache is faster.
+inline constexpr size_t kLargeForAmx = 1 << 19;
+
+// Computes full panels with AMX: first the sums of some panels and rows, then the tiles of these rows, which load them.
+template <class D, class Op, class PollCancel>
+HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
+                           PollCancel&& poll, const Op& op) {
+  using S = typename std::remove_reference_t<decltype(op.s)>::Stored;
+  constexpr size_t kPlanes = Op::kSums, kGates = Op::kGates;
+  const auto [matrix, K, inputs] = op.Product();
+  const size_t stored = RoundUpTo(kIsInt8<S> ? kQuad : kBlock, K);
+  const size_t stride = kIsInt8<S> ? QuantizedRow(kPlanes, K) : RoundedRow(K);
+  const auto inputs_of = [&](const unsigned char* row, size_t plane) {
+    return kIsInt8<S> ? PlaneOf(row, K, plane) : InputsForAmx(row, K);
+  };
+  // All tiles have the same number of rows, so the last tile may compute some rows twice.
+  const size_t tiles = (rows + amx::kRows - 1) / amx::kRows, each = (rows + tiles - 1) / tiles;
+  const size_t both = kPlanes == 2 || tiles > 1 ? 2 : 1, rows_at_once = kPlanes == 2 ? each : both * each;
+  const size_t sweeps = (rows + rows_at_once - 1) / rows_at_once, panels = amx::kTiles / (both * kGates);
+  const bool is_large = stored * geometry.padded() * kGates * sizeof(S) >= kLargeForAmx;
+  for (size_t i = 0, count; i < last - first; i += count) {
+    count = HWY_MIN(panels, last - first - i);
+    if (!poll(count)) return;
+    const size_t panel = backwards ? last - i - count : first + i;
+    amx::Configure(each);
+    for (size_t row = 0; row < rows; row += rows_at_once) {
+      const size_t begin = HWY_MIN(row, rows - each), end = HWY_MIN(row + rows_at_once, rows);
+      const size_t pitch = count * kGates * amx::kChannels;
+      const unsigned char* const from = inputs + begin * stride;
+      amx::Block block{};
+      block.input_stride = stride;
+      block.sum_stride = kPlanes * pitch * sizeof(std::int32_t);
+      block.weights = static_cast<const std::int8_t*>(matrix) + geometry.offset(panel, stored, kGates) * sizeof(S);
+      block.panels = count;
+      block.panel_stride = geometry.offset(1, stored, kGates) * sizeof(S);
+      block.gates = kGates;
+      block.is_bfloat16 = kIsRounded<S>;
+      block.words = stored * sizeof(S) / 4;
+      if (is_large && sweeps > 1) {
+        // Prefetches a part of the next panels in each sweep over these.
+        const size_t bytes = HWY_MIN(panels, last - first - i - count) * block.panel_stride;
+        const size_t share = (bytes / sweeps + 63) / 64 * 64, begun = HWY_MIN(row / rows_at_once * share, bytes);
+        block.next = (backwards ? block.weights - bytes : block.weights + count * block.panel_stride) + begun;
+        block.next_bytes = HWY_MIN(share, bytes - begun);
+      }
+      // The second tile: the other plane, or the rows after those of the first.
+      const size_t second = kPlanes == 2 ? 0 : end - begin - each;
+      block.inputs = kPlanes == 2 || second != 0 ? 2 : 1;
+      block.input[0] = inputs_of(from, 0);
+      block.input[1] = inputs_of(from + second * stride, kPlanes - 1);
+      block.sum[0] = op.s.sums;
+      block.sum[1] = op.s.sums + (kPlanes == 2 ? pitch : second * pitch);
+      amx::Multiply(block);
+      op.s.summed = {op.s.sums, begin, panel, pitch};
+      for (size_t p = 0; p < count; ++p) SweepRows<1>(op, d, end, panel + p, FullWidth<D>(), row);
+    }
+    op.s.summed = {};
+  }
+}
+
+// Computes tiles for all rows and the panels [first, last), with vectors as short as possible.
+//
+// If the rows exceed one tile, it computes panel by panel, each swept by tiles, so that each panel is loaded from
+// memory once. Otherwise, it computes adjacent panels together. `backwards` reverses the order of the panels, because
+// the last ones of a forward sweep are in the cache. A long sweep stops when op.s.PollCancel returns false.
+// kWideForOne: the number of panels in a tile with a single row, if it is known that there is only one; otherwise 0.
+template <size_t kWideForOne = 0, class D, class Op>
+HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
+                         const Op& op) {
+  const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
+  if (rows == 0) return;
+  // The fewest rows of a tile in a sweep, if the rows exceed one tile, and if there are at least two.
+  constexpr size_t kMinRowsOfSweep = HWY_MAX(MaxRowsOfSweep(Op::kGates) / Op::kSums / 2, 1);
+  constexpr size_t kMinRowsOfSeveral = HWY_MIN(2, kMinRowsOfSweep);
+  const bool is_long = op.s.IsLong(rows * (last - first));
+  const auto poll = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.s.PollCancel(rows * panels); };
+  const auto narrow = [&]() HWY_ATTR {
+    if (hn::MaxLanes(d) == 1 || full == last) return;
+    const size_t width = geometry.width(full);
+    if constexpr (kWideForOne != 0) {
+      ComputeRow(op.WithoutPipelined(), d, full, width);
+    } else if (rows == 1) {
+      ComputeRow(op, d, full, width);
+    } else {
+      SweepRows<kMinRowsOfSeveral>(op, d, rows, full, width);
+    }
+  };
+  const auto by_amx = [&]() HWY_ATTR {
+    if constexpr (requires { op.Product(); }) {
+      if (op.s.UsesAmx(rows, op.Product().K)) {
+        SweepByAmx(d, geometry, rows, first, full, backwards, poll, op);
+        return true;
+      }
+    }
+    return false;
+  };
+  if (backwards) narrow();
+  if constexpr (kWideForOne != 0) {
+    SweepPanels<1, kWideForOne>(op, d, first, full, backwards, poll);
+  } else if (by_amx()) {
+    // done
+  } else if (rows <= kMaxRowsOfOneTile / Op::kSums) {
+    WithRows<1, kMaxRowsOfOneTile / Op::kSums>(rows, [&](auto n) HWY_ATTR {
+      SweepPanels<n, PanelsOfOneTile(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, poll);
+    });
+  } else if (Op::kRowsForPanelPairs != 0 && rows == Op::kRowsForPanelPairs) {
+    if constexpr (Op::kRowsForPanelPairs != 0)
+      SweepPanelPairs<Op::kRowsForPanelPairs>(op, d, first, full, backwards, poll);
+  } else {
+    constexpr size_t kMin = kMinRowsOfSweep, kWide = PanelsOfSweep(Op::kGates);
+    // Three panels instead of two and one, whose few sums would not hide the latency of multiply-adds.
+    constexpr bool kTakesThree = kWide == 2 && !kLargeTiles && !kFewTiles;
+    const bool takes_three = kTakesThree && full - first >= 3 && (full - first) % 2 == 1;
+    const size_t wides = (full - first - (takes_three ? 3 : 0)) / kWide * kWide;
+    const auto single = [&]() HWY_ATTR {
+      if constexpr (kTakesThree) {
+        if (takes_three) {
+          if (poll(3)) SweepRows<kMinRowsOfSeveral, 3>(op, d, rows, first + wides, FullWidth<D>());
+          return;
+        }
+      }
+      for (size_t i = first + wides; i < full && poll(1); ++i) SweepRows<kMin>(op, d, rows, i, FullWidth<D>());
+    };
+    if (backwards && kWide > 1) single();
+    for (size_t i = 0; i < wides && poll(kWide); i += kWide) {
+      SweepRows<kMin, kWide>(op, d, rows, first + (backwards ? wides - kWide - i : i), FullWidth<D>());
+    }
+    if (!backwards && kWide > 1) single();
+  }
+  if (!backwards) narrow();
+}
+
+// The most panels for ForFew.
+inline constexpr size_t kFewPanels = kLargeTiles || kFewTiles ? 2 : 4;
+// Up to this many inputs, a single panel's products with x fit into the latency of a step's activations.
+inline constexpr size_t kMaxInputsByStep = 20;
+
+// ForTiles for one row and few panels.
+template <class D, class Op>
+HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
+  [[maybe_unused]] constexpr size_t kLanes = hn::MaxLanes(D());
+  const size_t panels = geometry.panels();
+  const size_t width = geometry.width(panels - 1);
+  if constexpr (kLanes * sizeof(hn::TFromD<D>) >= 64) {  // half of a shorter vector is not faster
+    if (panels == 1 && width <= kLanes / 2) return ComputeRow(op, hn::Half<D>(), 0, width);
+  }
+  if (panels == 1) return ComputeRow(op, d, 0, width);
+  if (panels == 2) return ComputeTile<1, 2>(op, d, 0, 0, width);
+  if constexpr (kFewPanels > 2) {
+    if (panels == 3) return ComputeTile<1, 3>(op, d, 0, 0, width);
+    ComputeTile<1, 4>(op, d, 0, 0, width);
+  }
+}
+
+}  // namespace ONEGRU_ARITHMETIC
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
