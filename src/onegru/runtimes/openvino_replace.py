@@ -159,7 +159,7 @@ def replace_layer(
 
 
 def _as_int(output: Any) -> Any:
-    """Return lengths as int32 or int64, as the operator's specification requires. OpenVINO accepts any type."""
+    """Return lengths as int32 or int64, as the operator's specification requires. OpenVINO takes any type."""
     if output.get_element_type() in (openvino.Type.i32, openvino.Type.i64, openvino.Type.dynamic):
         return output
     return openvino.opset13.convert(output, "i64").output(0)
