@@ -67,7 +67,7 @@ def _side_by_side(sequences: object) -> tuple[Array, Array]:
 
 
 def _unpacked(packed: Any) -> tuple[Array, Array]:
-    """Return X and lengths of a PackedSequence, which stores rows step by step, the longest sequence first."""
+    """Return X and lengths of a PackedSequence, whose rows are stored by step, the longest sequence first."""
     data = _tensor("sequences.data", getattr(packed, "data", None))
     check_shape("sequences.data", data.shape, "NI", {}, {"N": "steps of all rows"})
     counts = as_lengths("sequences.batch_sizes", packed.batch_sizes)
