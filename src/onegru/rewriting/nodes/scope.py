@@ -113,7 +113,7 @@ class Scope(Values):
 
 
 class Draft:
-    """New nodes in place of one node.
+    """New nodes that replace one node.
 
     Args:
         scope: the graph of the nodes.
@@ -122,7 +122,7 @@ class Draft:
     Attributes:
         nodes: the new nodes before the GRU nodes that remain, in order.
         after: the new nodes after them, in order.
-        dropped: outputs of Transposes that the GRU node now has itself.
+        dropped: outputs of Transposes that the GRU node's layout replaces.
         done: descriptions of the changes.
     """
 
