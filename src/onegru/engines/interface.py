@@ -47,7 +47,7 @@ class EngineOptions(NamedTuple):
         return self._replace(weight_storage=weights, activation_storage=activations)
 
     def for_type(self, dtype: str) -> Self:
-        """Return the options for a GRU node of a model. Only float32 weights can be stored in another type."""
+        """Return the options for a GRU node of a model. Only float32 nodes can use another storage type."""
         return self if dtype == "float32" else self._replace(weight_storage=None, activation_storage=None)
 
 

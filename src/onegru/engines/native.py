@@ -175,7 +175,7 @@ def layer_arguments(
 
 
 class NativeEngine:
-    """The SIMD kernels. They compute in float64 for float64, else in float32. They round 16-bit outputs once."""
+    """The SIMD kernels. They compute in float64 or float32, like the layer, and round 16-bit outputs once."""
 
     name = "native"
 
