@@ -185,7 +185,7 @@ def export_command(folder: KitFolder, cases: Cases = None, operators: Operators 
 
 
 def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case]:
-    """Return the cases whose name matches a pattern, and that have one of the operators; no list is no filter."""
+    """Return the cases that match a pattern and have one of the operators; empty lists match all."""
     found = list(kit_cases())
     known = {name.lower() for case in found for name in (str(case.operator), case.operator.name)}
     for name in operators:
