@@ -46,8 +46,7 @@ class OneGRURep(BackendRep):
         """Run the model.
 
         Args:
-            inputs: arrays in the order of the model's inputs, or by name. A single array for a model with one
-                input.
+            inputs: arrays in the order of the model's inputs, or by name; one array if it has one input.
             kwargs: must be empty.
 
         Returns:

@@ -145,8 +145,7 @@ def _as_given(error: onegru.OneGRUError) -> str:
     given = {item.partition("=")[0] for item in sys.argv[1:]}
     for name in (*_OPTIONS.get(argument, ()), f"--{argument.replace('_', '-')}"):
         if name in given:
-            # The argument is at the beginning, or after a file's and a node's name, which may contain any
-            # text.
+            # At the beginning, or after the names of a file and a node, which may contain any text.
             split = words.partition if words.startswith(f"{argument}: ") else words.rpartition
             location, found, said = split(f"{argument}: ")
             # On the command line, None means that the option is not given.

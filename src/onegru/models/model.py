@@ -153,8 +153,7 @@ class Model:
             inputs: an array for each input, by name. You can omit initial states of models that
                 `onegru.save_layers` wrote; they are then zeros. You can also omit states that an IR stores:
                 each run without them starts as the file says, and `stream` carries them from run to run.
-            progress: called before each step and after the last step, with the number of steps done and the
-                total. Default: None.
+            progress: called before each step and after the last, with the number of finished steps and of all.
 
         Returns:
             an array for each output, by name, in the model's order.
@@ -270,10 +269,9 @@ class Model:
                 out = stream.step({"x": frame})
 
         Args:
-            state: the input for each state output, as {"h_out": "h_in"}. Default: None (find them). onegru
-                then pairs initial states of GRU nodes that are inputs with the Y_h of the same nodes that are
-                outputs. It also pairs inputs and outputs of one type and shape by name, such as `cache` and
-                `cache_out`.
+            state: the input for each state output, as {"h_out": "h_in"}. Default: None (find them): initial
+                states of GRU nodes that are inputs, with the Y_h of the same nodes that are outputs; and
+                inputs and outputs of one type and shape with matching names, as `cache` and `cache_out`.
             dims: sizes of symbolic dimensions of states, by name, that the other inputs do not determine.
             rewrite: whether hidden states of an ONNX model or an IR become its inputs and outputs in memory.
                 These are the states of its GRUs, and the last steps before its convolutions. The result is

@@ -19,8 +19,7 @@ import openvino
 from onegru import _native
 from onegru.operators.schema import Operator
 
-# `tbb::detail::r1::max_concurrency`, as mangled by all compilers except Microsoft's. If it is 1, exceptions
-# are lost.
+# `tbb::detail::r1::max_concurrency`, mangled as by all compilers but MSVC. It is 1 if exceptions are lost.
 _MAX_CONCURRENCY = "_ZN3tbb6detail2r115max_concurrencyEPKNS0_2d115task_arena_baseE"
 
 

@@ -250,8 +250,7 @@ def load_operator() -> tuple[Any, str]:
         remedy = "install onegru again to build an operator for it"
         return None, f"onegru was built {words}, and OpenVINO is {release}; {remedy}"
     try:
-        # The operator is not linked to OpenVINO's libraries, so their symbols must be visible to the whole
-        # process.
+        # The operator is not linked to OpenVINO, whose symbols must be visible to the whole process.
         libraries = Path(openvino.__file__).parent / "libs"
         for path in (*libraries.glob("libtbb.so.*"), *libraries.glob("libopenvino.so.*")):
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)

@@ -49,8 +49,7 @@ def verify(
         inputs: the inputs by name, as arrays. Default: None (random inputs).
         against: another model or a checkpoint that should give the same results. Default: None (no other
             model).
-        nodes: the names of the GRUs in `against` to compare with, in the order of the model's GRUs. Default:
-        all.
+        nodes: the names of the GRUs in `against` to compare with, in the model's order. Default: all.
         runtimes: the runtimes, some of "onnxruntime", "openvino" and "onnx". Default: all installed ones.
         precision: OpenVINO's inference precision: "f32", or "default" for its default.
         dims: sizes of dynamic dimensions of random inputs, by name ("X.0" for a dimension without a name),
