@@ -153,7 +153,7 @@ class Model:
             inputs: an array for each input, by name. You can omit initial states of models that
                 `onegru.save_layers` wrote; they are then zeros. You can also omit states that an IR stores:
                 each run without them starts as the file says, and `stream` carries them from run to run.
-            progress: called before each step and after the last, with the number of finished steps and of all.
+            progress: called before each step and after the last, with the numbers of finished and all steps.
 
         Returns:
             an array for each output, by name, in the model's order.
