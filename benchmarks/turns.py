@@ -40,7 +40,7 @@ SETTLE = 0.02  # seconds without CPU use before the next contender is timed
 LONGEST_SETTLE = 2.0
 TOLERANCE = 2e-4  # float32 over up to a thousand steps
 BFLOAT16_TOLERANCE = 0.2  # the cost is measured in docs/accuracy.md
-#: Peers that round weights, or weights and activations, to bfloat16.
+#: Contenders that round weights, or weights and activations, to bfloat16.
 ROUNDED = ("onegru bfloat16", "onegru W16A16", "openvino default")
 
 
