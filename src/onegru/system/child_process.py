@@ -213,7 +213,7 @@ def _search_path() -> list[str]:
 
 
 def main() -> None:
-    """The entry point of the child."""
+    """Run the child."""
     request = json.loads(sys.argv[1])
     _limit(Limits(**request["limits"]))
     importlib.import_module(request["module"]).main(request["arguments"])

@@ -152,7 +152,7 @@ class Draft:
         self.after.insert(0, self._node(kind, inputs, [output], f"{what}/{kind}", attributes))
 
     def folded(self, kind: str, inputs: Sequence[str], what: str, **attributes: Any) -> str:
-        """Like `op`, but return a constant if all inputs are constants."""
+        """Do the same as `op`, but return a constant if all inputs are constants."""
         arrays = [self.scope.constant(name) for name in inputs]
         if any(array is None for array in arrays):
             return self.op(kind, inputs, what, **attributes)
