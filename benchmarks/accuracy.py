@@ -1,8 +1,8 @@
 """The largest error of each activation, over all float32 numbers:  python -m benchmarks.accuracy [FUNCTION …]
 
-Every one of the 2^32 bit patterns goes through the native activation on every SIMD target with FMA that
-runs here. The targets' bits are compared with each other, and the first one's values with float64. An error
-is told in ULP: spacings of float32 at the exact value, so that 0.5 is correct rounding.
+Every one of the 2^32 bit patterns goes through the native activation, on every SIMD target with FMA that this
+machine supports. The targets are compared bitwise, and the first target with float64. An error
+is given in ULP: spacings of float32 at the exact value, so that 0.5 is correct rounding.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _with(name: str, alpha: float | None = None, beta: float | None = None) -> A
     return Activation(name, *rounded)
 
 
-#: What is measured: the defaults; for Affine and ScaledTanh, whose defaults are trivial or missing, others.
+#: The measured functions: the defaults; for Affine and ScaledTanh, which lack useful defaults, other values.
 MEASURED = (
     _with("Relu"),
     _with("Tanh"),
@@ -53,11 +53,11 @@ MEASURED = (
 
 @dataclass
 class Worst:
-    """The largest error so far, in ULP, and where it is."""
+    """The largest error so far, in ULP, and its location."""
 
     ulp: float = 0.0
     x: float = 0.0
-    differing: int = 0  # patterns on which two targets' bits differ
+    differing: int = 0  # patterns with different bits on two targets
 
     def add(self, x: Float32, errors: Float64) -> None:
         i = int(errors.argmax())
@@ -66,14 +66,14 @@ class Worst:
 
 
 def fma_targets() -> list[str]:
-    """The available targets whose multiply-add rounds once, the chosen one first if it is one of them."""
+    """Return the available targets with fused multiply-add, with the current target first if it is one."""
     names = [name for name in _native.available_targets() if _native.target_traits(name)[0]]
     chosen = _native.chosen_target()
     return sorted(names, key=lambda name: name != chosen)
 
 
 def native(activation: Activation, x: npt.NDArray[Any], target: str | None = None) -> npt.NDArray[Any]:
-    """The native activation of x, whose size is a multiple of 16, on a target."""
+    """Return the native activation of x on a target. The size of x must be a multiple of 16."""
     before = _native.chosen_target()
     if target is not None:
         _native.select_target(target)
@@ -87,9 +87,9 @@ def native(activation: Activation, x: npt.NDArray[Any], target: str | None = Non
 
 
 def ulp_errors(y: Float32, exact: Float64) -> Float64:
-    """|y - exact| in spacings of float32 at `exact`; NaN for NaN is 0, for anything else infinite.
+    """Return |y - exact| in spacings of float32 at `exact`. NaN for NaN is 0, for other values infinity.
 
-    Beyond the largest float32, infinity is right as far as rounding to nearest gives it.
+    Beyond the largest float32, infinity is correct if rounding to nearest gives it.
     """
     with np.errstate(all="ignore"):
         spacing = (exact.view(np.int64) & 0x7FF0_0000_0000_0000).view(np.float64)  # 2^exponent
@@ -106,7 +106,7 @@ def ulp_errors(y: Float32, exact: Float64) -> Float64:
 
 
 def worst_error(activation: Activation, x: Float32, targets: Sequence[str], worst: Worst) -> None:
-    """Adds what x shows to `worst`."""
+    """Update `worst` with the errors at x."""
     with np.errstate(all="ignore"):
         y = native(activation, x, targets[0])
         for target in targets[1:]:
@@ -118,7 +118,7 @@ def worst_error(activation: Activation, x: Float32, targets: Sequence[str], wors
 
 
 def all_floats() -> Iterator[Float32]:
-    """Every float32, NaNs of all kinds included, in chunks."""
+    """Yield every float32 in chunks, including all NaNs."""
     for first in range(0, PATTERNS, CHUNK):
         yield np.arange(first, first + CHUNK, dtype=np.uint32).view(np.float32)
 

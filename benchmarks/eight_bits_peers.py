@@ -1,7 +1,6 @@
-"""Other runtimes' GRUs in int8, each prepared from a layer that resets after the product, on one thread.
+"""Other runtimes' int8 GRUs, each made from a layer that resets after the product, on one thread.
 
-ncnn and NNCF are not among the project's extras: `pip install ncnn nncf`. Without
-them their columns are empty.
+ncnn and NNCF are not in the project's extras: `pip install ncnn nncf`. Without them, their columns are empty.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Run = Callable[[Array], Array]
 
 
 def pytorch(module: nn.GRU) -> Run:
-    """PyTorch's `quantize_dynamic`: a scale for each tensor, of weights and of each input."""
+    """PyTorch's `quantize_dynamic`, with a scale for each weight tensor and each input."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = torch.ao.quantization.quantize_dynamic(module, {nn.GRU}, dtype=torch.qint8)
@@ -40,7 +39,7 @@ def pytorch(module: nn.GRU) -> Run:
 
 
 def onnx_runtime(layer: onegru.GRU) -> Run:
-    """ONNX Runtime's in float32: it has none in int8."""
+    """ONNX Runtime's GRU in float32, because it has none in int8."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
@@ -51,7 +50,7 @@ def onnx_runtime(layer: onegru.GRU) -> Run:
 
 
 def ncnn(layer: onegru.GRU, rows: int) -> Run | None:
-    """ncnn's, whose layer takes one row; its scales are of each output channel, and of each step's inputs."""
+    """ncnn's GRU, which takes one row. It has a scale for each output channel, and for each step's inputs."""
     if rows != 1 or find_spec("ncnn") is None:
         return None
     runtime: Any = import_module("ncnn")
@@ -90,7 +89,7 @@ def ncnn(layer: onegru.GRU, rows: int) -> Run | None:
 
 
 def nncf(layer: onegru.GRU, steps: int, rows: int) -> Run | None:
-    """OpenVINO's, after `nncf.quantize`."""
+    """OpenVINO's GRU after `nncf.quantize`."""
     if find_spec("nncf") is None:
         return None
     import openvino
@@ -117,7 +116,7 @@ def nncf(layer: onegru.GRU, steps: int, rows: int) -> Run | None:
     return lambda X: np.asarray(request.infer(feed(X))[0])[:, 0].transpose(1, 0, 2)
 
 
-#: The peers by name, each made from PyTorch's module, our layer of it, and a call's steps and rows.
+#: The baselines by name, each made from PyTorch's module, onegru's layer, and a call's steps and rows.
 PEERS: dict[str, Callable[[nn.GRU, onegru.GRU, int, int], Run | None]] = {
     "PyTorch int8": lambda module, layer, steps, rows: pytorch(module),
     "ncnn int8": lambda module, layer, steps, rows: ncnn(layer, rows),

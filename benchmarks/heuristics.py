@@ -1,7 +1,7 @@
 """Measure the thread pool without each of its heuristics (native/threads/heuristics.h), on an idle machine.
 
-Builds libonegru with all of them and without one each, which takes about a minute each. Then times calls on
-two threads with different pauses between them, interleaved, and prints times relative to all heuristics.
+This builds libonegru with all of them and without each one, which takes about a minute each. It then times
+interleaved calls on two threads with different pauses, and prints times relative to all heuristics.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import onegru
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build/heuristics"
-#: T, B, I, H: two of fewer FLOPs than wake workers at once, one of more, one whose units are split.
+#: T, B, I, H: two with fewer FLOPs than wake workers at once, one with more, and one whose units are split.
 SHAPES = ((6, 32, 24, 24), (12, 16, 32, 32), (40, 16, 64, 64), (10, 1, 128, 512))
 #: Seconds of other work, or of sleep, between two calls.
 PAUSES = {"back to back": (0.0, 0.0), "100 µs of work": (1e-4, 0.0), "1 ms of sleep": (0.0, 1e-3)}
@@ -53,7 +53,7 @@ def build(heuristic: str) -> ctypes.CDLL:
 
 
 def prepare(library: ctypes.CDLL, T: int, B: int, I: int, H: int) -> tuple[Callable[[], Any], Any]:
-    """Return a function that runs a random layer, its output, and what must live as long."""
+    """Return a function that runs a random layer, its output, and the arrays that must stay alive."""
     rng = np.random.default_rng(0)
     W, R = ((rng.standard_normal((1, 3 * H, K)) / np.sqrt(H)).astype(np.float32) for K in (I, H))
     path = BUILD / "layer.safetensors"

@@ -1,4 +1,4 @@
-"""What the cores can do at most, as measured, and the time that a case takes at least by that."""
+"""The measured peaks of the cores, and the least time of a case at these peaks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.models.cases import Shape
 __all__ = ["least_seconds", "limits"]
 
 CACHES = Path("/sys/devices/system/cpu")
-USUAL = {"L1": 32 << 10, "L2": 512 << 10, "L3": 16 << 20}  # where the system does not say
-ROWS_OF_SWEEP = 8  # of X, that are multiplied with W at once
+USUAL = {"L1": 32 << 10, "L2": 512 << 10, "L3": 16 << 20}  # if the system does not give them
+ROWS_OF_SWEEP = 8  # rows of X that are multiplied with W together
 
 
 def cache_shares(cores: Sequence[int], folder: Path = CACHES) -> dict[str, int]:
-    """Bytes of each data cache that each of these cores has for itself when all are busy."""
+    """Return the bytes of each data cache that each of these cores has when all are busy."""
     found = {}
     for cache in sorted(folder.glob(f"cpu{cores[0]}/cache/index*")):
         level, kind, size, sharers = (
@@ -38,10 +38,10 @@ def _measure(core: int, size: int | None) -> float:
 
 
 def limits(threads: int) -> dict[str, Any]:
-    """What so many cores do together, all at the same time.
+    """Measure the peaks of this number of cores, all at the same time.
 
-    "fma" in FLOP/s; "levels", nearest first: a cache's name, the bytes that each core has of it (None: no
-    end), and the bytes/s at which all of them read what takes half of that.
+    "fma" is in FLOP/s. "levels" lists the caches, the nearest first: the name, the bytes per core (None for
+    unlimited), and the bytes/s at which all cores read half of that size.
     """
     cores = sorted(os.sched_getaffinity(0))[:threads]
     shares = cache_shares(cores)
@@ -62,10 +62,10 @@ def limits(threads: int) -> dict[str, Any]:
 
 
 def least_seconds(shape: Shape, limits: dict[str, Any]) -> float:
-    """max(bytes / bandwidth of the cache that holds them, FLOPs / FMA peak) of a float32 call.
+    """Return max(bytes / bandwidth of the cache that holds them, FLOPs / FMA peak) of a float32 call.
 
-    R is read once a step; W once for every eight rows of X, or once a step that has more. A core holds the
-    matrices of one direction, or its part of their units where there are more cores than directions.
+    R is read once per step. W is read once per eight rows of X, or once per step with more rows. A core holds
+    the matrices of one direction, or its part of their units if there are more cores than directions.
     """
     T, B, I, H, D = shape.T, shape.B, shape.I, shape.H, shape.D
     R, W = 12 * H * H, 12 * H * I

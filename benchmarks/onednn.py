@@ -1,8 +1,8 @@
-"""`python -m benchmarks.onednn`: training a layer by onegru's kernels and by oneDNN's, in turns, one thread.
+"""`python -m benchmarks.onednn`: compare training a layer in onegru and oneDNN, interleaved, one thread.
 
 It needs g++ and `pip install onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0`, the newest packages
-that need no SYCL (oneDNN 3.2). Both get their weights in the order that PyTorch has, and put them into their
-own layouts in every call. Outputs and gradients are compared before anything is timed.
+that need no SYCL (oneDNN 3.2). Both get their weights in PyTorch's order, and convert them to their
+layouts in every call. Outputs and gradients are compared before the timing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float32]
 
 
 def library() -> ctypes.CDLL:
-    """The peer, compiled."""
+    """Compile and load the baseline."""
     prefix, target = Path(sys.prefix), ROOT / "build" / "libonegru_onednn_peer.so"
     if not (prefix / "include" / "dnnl.hpp").exists():
         raise SystemExit(
@@ -60,7 +60,7 @@ def library() -> ctypes.CDLL:
 
 
 def measure(peer: ctypes.CDLL, case: Case, seconds: float) -> list[float]:
-    """oneDNN's time and onegru's, in ms."""
+    """Return the times of oneDNN and onegru, in ms."""
     T, B, I, H = case.T, case.B, case.I, case.H
     rng = np.random.default_rng(0)
     scale = 1 / math.sqrt(H)
@@ -75,7 +75,7 @@ def measure(peer: ctypes.CDLL, case: Case, seconds: float) -> list[float]:
         pointer = ctypes.cast(peer.onednn_data(layer, which), ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(pointer, shape)
 
-    # Gates z, r, n are in ONNX's order, which is oneDNN's too. Of the biases z and r have one, n two.
+    # The gates z, r, n are in ONNX's order, as in oneDNN. z and r have one bias, n has two.
     array(0, T, B, I)[:], array(1, 3 * H, I)[:], array(2, 3 * H, H)[:] = X, W, R
     array(3, 4 * H)[:] = np.concatenate([Wb[: 2 * H] + Rb[: 2 * H], Wb[2 * H :], Rb[2 * H :]])
     array(5, T, B, H)[:] = dY

@@ -1,4 +1,4 @@
-"""Calls with a pause before each, as frames and requests come: helper threads sleep meanwhile, or should."""
+"""Calls after a pause, such as frames and requests: worker threads sleep in the pause, or should."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CASES = tuple(
         (50, 1, 160, 512),
     )
 )
-#: By name: milliseconds asleep before a call, and seconds of a turn.
+#: By name: milliseconds of sleep before a call, and seconds of a turn.
 PAUSES = {"in a row": (0, 0.1), "every 10 ms": (10, 0.4), "every 100 ms": (100, 1.0)}
 ROUNDS = 3
 
 
 def measure_paced(record: Record, threads: int, peers: Sequence[str], options: Namespace) -> None:
-    """The median of a call after each pause, and what other threads than the caller's use meanwhile."""
+    """Measure the median of a call after each pause, and the CPU time of worker threads in the pauses."""
     cases = [str(case) for case in CASES if options.only in str(case)]
     keys = [
         {"kind": "paced", "case": case, "pace": pace, "threads": threads} for case in cases for pace in PAUSES

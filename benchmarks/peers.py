@@ -1,6 +1,6 @@
-"""Who is measured, each at its best: constant weights, static shapes, no copies, threads set explicitly.
+"""The contenders, each at its best: constant weights, static shapes, no copies, threads set explicitly.
 
-Instead of a number of threads, 0 leaves it to onegru and to ONNX Runtime how many there are.
+A thread count of 0 lets onegru and ONNX Runtime choose the number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["PEERS", "Prepared", "Preparer", "pin", "spinning_session", "version"
 
 
 class Prepared:
-    """A call that is ready to be timed, and how to get at what it wrote."""
+    """A call that is ready for timing, with access to its outputs."""
 
     def __init__(
         self, call: Call, outputs: Callable[[], tuple[Array, Array]], opening: float | None = None
@@ -67,7 +67,7 @@ def onegru_bfloat16(case: Case, arrays: Mapping[str, Array], threads: int) -> Pr
 
 
 def onegru_rounded(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepared:
-    """Weights and activations in bfloat16."""
+    """Return onegru with weights and activations in bfloat16."""
     options = {"weight_storage": "bfloat16", "activation_storage": "bfloat16"}
     layer, X, h0 = _layer(case, arrays, threads, **options), arrays["X"], arrays["h0"]
     out = _outputs(case)
@@ -75,7 +75,7 @@ def onegru_rounded(case: Case, arrays: Mapping[str, Array], threads: int) -> Pre
 
 
 def onegru_step(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepared:
-    """A stream; its state goes on from call to call, so that only the first step is checked."""
+    """Return a stream. It keeps its state between calls, so only the first step is checked."""
     stream = _layer(case, arrays, threads).stream(case.shape.B)
     x, out = arrays["X"][0].copy(), _outputs(case)
     h = out[0][0, 0]
@@ -107,7 +107,7 @@ def onnx_runtime(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepa
 
 
 def spinning_session() -> Call:
-    """A call of a small model on ONNX Runtime's default threads, which spin for a while after it."""
+    """Return a call of a small model on ONNX Runtime's default threads, which spin for a while afterwards."""
     import onnx
     import onnxruntime
 
@@ -127,7 +127,7 @@ def spinning_session() -> Call:
 
 
 def openvino_default(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepared:
-    """Without a precision: OpenVINO computes in bfloat16 on CPUs with AMX."""
+    """Return OpenVINO with its default precision, which is bfloat16 on CPUs with AMX."""
     return openvino(case, arrays, threads, {})
 
 
@@ -141,14 +141,14 @@ def openvino(
 
     core = openvino.Core()
     settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", **precision}
-    file = _onnx_file(case, arrays)  # OpenVINO may go on to read the weights there
+    file = _onnx_file(case, arrays)  # OpenVINO may still read the weights there
     compiled = core.compile_model(core.read_model(file), "CPU", settings)
     request = compiled.create_infer_request()
     request.set_tensor("X", openvino.Tensor(arrays["X"], shared_memory=True))
     request.set_tensor("h0", openvino.Tensor(arrays["h0"], shared_memory=True))
 
     def outputs() -> tuple[Array, Array]:
-        assert file and arrays  # kept as long as the request
+        assert file and arrays  # keeps them alive as long as the request
         return request.get_tensor("Y").data.copy(), request.get_tensor("Y_h").data.copy()
 
     return Prepared(request.infer, outputs)
@@ -199,7 +199,7 @@ def _onnx_file(case: Case, arrays: Mapping[str, Array]) -> bytes:
     return bytes(model.SerializeToString())
 
 
-#: By name: first onegru's ways to be called, then the others.
+#: The contenders by name: first onegru's interfaces, then the other runtimes.
 PEERS: Mapping[str, Preparer] = {
     "onegru": onegru_layer,
     "onegru step": onegru_step,
@@ -214,15 +214,15 @@ PEERS: Mapping[str, Preparer] = {
 
 
 def version(name: str) -> str:
-    """The version of the package behind a name of `PEERS`."""
+    """Return the version of the package for a name in `PEERS`."""
     from importlib.metadata import version as find
 
     package = name.split()[0]
     found = getattr(importlib.import_module(package), "__version__", None) or find(package)
-    return str(found).split("-")[0]  # openvino adds its build
+    return str(found).split("-")[0]  # OpenVINO appends its build
 
 
 def pin(threads: int) -> None:
-    """Keep this process to as many cores as it may use threads."""
+    """Pin this process to as many cores as it may use threads."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     os.sched_setaffinity(0, cores)

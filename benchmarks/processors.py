@@ -1,4 +1,4 @@
-"""What people call a processor: virtual machines say "AMD EPYC", and its family and model say which."""
+"""Common names of processors: virtual machines say "AMD EPYC", but family and model name the design."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 __all__ = ["microarchitecture"]
 
-#: By vendor and family, the models of each, as in /proc/cpuinfo. Source: the lists of x86 models that Linux
-#: has in arch/x86 (amd.c, intel-family.h).
+#: Models by vendor and family, as in /proc/cpuinfo. Source: the lists of x86 models in Linux's
+#: arch/x86 (amd.c, intel-family.h).
 _MODELS: Mapping[tuple[str, int], Mapping[str, Iterable[int]]] = {
     ("AuthenticAMD", 23): {"Zen": range(0x30), "Zen 2": range(0x30, 0x100)},
     ("AuthenticAMD", 25): {
@@ -28,9 +28,9 @@ _MODELS: Mapping[tuple[str, int], Mapping[str, Iterable[int]]] = {
 
 
 def microarchitecture(info: Mapping[str, str]) -> str:
-    """The name of a processor's design, from the lines of /proc/cpuinfo; empty if it is not known."""
+    """Return the name of a processor's design, from the lines of /proc/cpuinfo; empty if it is unknown."""
     family, model = (int(info.get(name) or -1) for name in ("cpu family", "model"))
     known = _MODELS.get((info.get("vendor_id", ""), family), {})
     named = next((name for name, models in known.items() if model in models), "")
-    # A virtual machine may hide the model: what has AMX is a Sapphire Rapids or newer.
+    # A virtual machine may hide the model: a CPU with AMX is a Sapphire Rapids or newer.
     return named or ("Intel with AMX" if "amx_tile" in info.get("flags", "").split() else "")

@@ -1,6 +1,6 @@
-"""Whole programs with GRUs, as people write them in PyTorch: all of a call is timed, not the GRU alone.
+"""Whole PyTorch programs with GRUs in their usual form. The time is that of the whole call.
 
-`onegru.torch.accelerate` replaces what they have of PyTorch's GRUs. Each runs, and takes a step of training.
+`onegru.torch.accelerate` replaces their PyTorch GRUs. Each program runs, and takes a training step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onegru.torch
 
 
 class Actor(nn.Module):  # type: ignore[misc, unused-ignore]
-    """A recurrent policy: runs one step of 64 environments; learns from 32 steps of them."""
+    """A recurrent policy. It runs one step of 64 environments, and learns from 32 steps of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,23 +25,23 @@ class Actor(nn.Module):  # type: ignore[misc, unused-ignore]
         self.actions, self.value = nn.Linear(128, 12), nn.Linear(128, 1)
 
     def forward(self, seen: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Means of actions, values, and the state, of observations [T, B, 48]."""
+        """Return means of actions, values, and the state, from observations [T, B, 48]."""
         y, state = self.gru(self.encode(seen), state)
         return self.actions(y), self.value(y), state
 
     def run(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """One step."""
+        """Run one step."""
         mean, _, state = self(inputs[0][:1], inputs[1])
         return torch.cat([mean.flatten(), state.flatten()])
 
     def loss(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Of a chunk."""
+        """Return the loss of a chunk."""
         mean, value, _ = self(*inputs)
         return mean.square().mean() + (value - 1).square().mean()
 
 
 class Denoiser(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Gains for the bands of a noisy spectrum: runs frame by frame; learns from 8 pieces of 100 frames."""
+    """Gains for a noisy spectrum's bands. It runs frame by frame, and learns from 8 pieces of 100 frames."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,12 +49,12 @@ class Denoiser(nn.Module):  # type: ignore[misc, unused-ignore]
         self.gru = nn.GRU(128, 128, num_layers=2)
 
     def forward(self, spectrum: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The spectrum [T, B, 257] without noise, and the state."""
+        """Return the spectrum [T, B, 257] without noise, and the state."""
         y, state = self.gru(torch.relu(self.enter(spectrum)), state)
         return spectrum * torch.sigmoid(self.leave(y)), state
 
     def run(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """20 frames, one after the other."""
+        """Run 20 frames, one by one."""
         spectrum, state = inputs[0][:20, :1], inputs[1][:, :1].contiguous()
         frames = []
         for frame in spectrum:
@@ -63,12 +63,12 @@ class Denoiser(nn.Module):  # type: ignore[misc, unused-ignore]
         return torch.cat(frames)
 
     def loss(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Of the pieces."""
+        """Return the loss of the pieces."""
         return self(*inputs)[0].abs().mean()
 
 
 class Translator(nn.Module):  # type: ignore[misc, unused-ignore]
-    """An encoder in both directions, and a decoder with attention that calls an nn.GRUCell step by step."""
+    """A bidirectional encoder, and a decoder with attention that calls an nn.GRUCell step by step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Translator(nn.Module):  # type: ignore[misc, unused-ignore]
         self.leave = nn.Linear(256, 1000)
 
     def forward(self, source: Tensor, target: Tensor | None, steps: int) -> Tensor:
-        """Scores of words [steps, B, 1000]: fed with the target's words, or with its own best ones."""
+        """Return scores of words [steps, B, 1000]. Inputs are the target's words, or the best so far."""
         memory, last = self.encoder(self.words(source))
         state = torch.cat([last[0], last[1]], 1)
         word, found = torch.zeros_like(source[0]), []
@@ -91,17 +91,17 @@ class Translator(nn.Module):  # type: ignore[misc, unused-ignore]
         return torch.stack(found)
 
     def run(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """One sentence, greedily."""
+        """Translate one sentence greedily."""
         return self(inputs[0][:, :1], None, 20)
 
     def loss(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Of 16 sentences."""
+        """Return the loss of 16 sentences."""
         scores = self(*inputs, 20)
         return nn.functional.cross_entropy(scores.flatten(0, 1), inputs[1].flatten())
 
 
 class Interests(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Deep interest evolution: a GRU over what somebody clicked, an attention GRU towards the candidate."""
+    """Deep interest evolution: a GRU over clicked items, then an attention GRU for a candidate."""
 
     def __init__(self, evolve: Callable[[int, int], nn.Module]) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Interests(nn.Module):  # type: ignore[misc, unused-ignore]
         self.score = nn.Sequential(nn.Linear(108, 80), nn.PReLU(), nn.Linear(80, 1))
 
     def forward(self, clicked: Tensor, candidate: Tensor) -> Tensor:
-        """Scores [B] for items clicked [T, B] and a candidate [B]."""
+        """Return scores [B] for clicked items [T, B] and a candidate [B]."""
         items, own = self.items(clicked), self.items(candidate)
         interests, _ = self.extract(items)
         attention = torch.softmax((interests * own).sum(2), 0)
@@ -120,17 +120,17 @@ class Interests(nn.Module):  # type: ignore[misc, unused-ignore]
         return score
 
     def run(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """128 candidates."""
+        """Score 128 candidates."""
         scores: Tensor = self(*inputs)
         return scores
 
     def loss(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Of as many clicks."""
+        """Return the loss of 128 clicks."""
         return nn.functional.softplus(-self(*inputs)).mean()
 
 
 class EvolutionLoop(nn.Module):  # type: ignore[misc, unused-ignore]
-    """The attention GRU of the paper, as PyTorch's projects have it: a cell in a loop."""
+    """The attention GRU of the paper as in PyTorch projects: a cell in a loop."""
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class EvolutionLoop(nn.Module):  # type: ignore[misc, unused-ignore]
             self.register_parameter(f"{name}_l0", nn.Parameter(value.detach().clone()))
 
     def forward(self, x: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
-        """As `onegru.torch.AUGRU` with attention "dien"."""
+        """Compute the same as `onegru.torch.AUGRU` with attention "dien"."""
         linear = nn.functional.linear
         inputs = linear(x, self.weight_ih_l0, self.bias_ih_l0)
         h, outputs = x.new_zeros(x.shape[1], self.weight_hh_l0.shape[1]), []
@@ -155,7 +155,7 @@ class EvolutionLoop(nn.Module):  # type: ignore[misc, unused-ignore]
 
 @dataclass(frozen=True)
 class Program:
-    """A program: its name, what runs and what is learned from in words, and how both models are made."""
+    """A program: its name, descriptions of its run and its training step, and how to make both models."""
 
     name: str
     words: str
@@ -164,7 +164,7 @@ class Program:
     ours: Callable[[], Any] | None = None
 
     def pair(self) -> tuple[Any, Any]:
-        """PyTorch's model, and onegru's with the same parameters."""
+        """Return PyTorch's model, and onegru's with the same parameters."""
         theirs = self.theirs()
         ours = theirs.__class__() if self.ours is None else self.ours()
         ours.load_state_dict(theirs.state_dict(), strict=self.ours is None)
@@ -202,13 +202,13 @@ PROGRAMS = (
 
 
 def run(model: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    """What a model gives."""
+    """Return the outputs of a model."""
     with torch.no_grad():
         return [model.run(inputs)]
 
 
 def learn(model: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    """The gradients of a step of training."""
+    """Return the gradients of a training step."""
     model.zero_grad()
     model.loss(inputs).backward()
     return [parameter.grad for parameter in model.parameters()]

@@ -1,4 +1,4 @@
-"""A million steps of streams of libonegru: how long they take, and that they ask nothing of the system."""
+"""A million steps of libonegru's streams: their times, and that they make no system calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of one part of the measurements, in a file of their own that is written after every case."""
+"""The results of one part of the measurements, in a separate file that is written after every case."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Record:
 
     Args:
         path: the file.
-        settings: what the figures depend on besides the machine.
-        machine: where and with what they are measured.
-        resume: keep what the file has, and measure the rest.
+        settings: the settings that the results depend on, except the machine.
+        machine: the machine and the versions.
+        resume: whether to keep the results in the file, and measure only the rest.
     """
 
     def __init__(self, path: Path, settings: Entry, machine: Entry, resume: bool) -> None:
@@ -44,14 +44,14 @@ class Record:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def limits(self, threads: int) -> Entry:
-        """What so many cores can do, measured once."""
+        """Return the peaks of this number of cores, measured once."""
         known = self.document["limits"]
         if str(threads) not in known:
             known[str(threads)] = limits(threads)
         return dict(known[str(threads)])
 
     def left(self, keys: Sequence[Entry], minutes: float = math.inf) -> Iterator[Entry]:
-        """Those that are not yet measured, until time is up; `add` belongs to the last one given."""
+        """Yield the keys that are not measured yet, until the time is over. `add` belongs to the last one."""
         there = [key for key in keys if not any(key.items() <= e.items() for e in self.document["entries"])]
         self._began, self._total, self._minutes = time.monotonic(), len(there), minutes
         for self._number, self._key in enumerate(there, 1):
@@ -63,7 +63,7 @@ class Record:
         return (time.monotonic() - self._began) / 60
 
     def add(self, figures: Entry, told: str) -> None:
-        """Keep the figures of the last key, and print them, with the time that is left."""
+        """Store the results of the last key, and print them with the remaining time."""
         self.document["entries"].append(self._key | figures)
         self.write()
         gone = self._gone()

@@ -124,7 +124,7 @@ def _targets(machines: Machines) -> list[str]:
 
 
 def _origin(parts: Parts) -> list[str]:
-    """The versions and the date of each part."""
+    """Return the versions and the date of each part."""
     said: dict[str, list[str]] = {}
     for name, document in parts.items():
         machine = document["machine"]

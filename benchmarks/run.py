@@ -1,8 +1,8 @@
-"""Measures onegru and its peers, in turns, and reports:  python -m benchmarks.run [--tables --drawn …]
+"""Measures onegru and its baselines, interleaved, and reports:  python -m benchmarks.run [--tables --drawn …]
 
-Each peer is a process of its own. Results are checked against float64 first. Then all take turns, A B C A B
-C …, each for a fraction of a second, and the medians count. Every part keeps a file of its own in the folder
-of --out, written after each case; `python -m benchmarks.report` makes docs/performance.md of those.
+Each contender is a separate process. Results are first compared with float64. Then calls are interleaved,
+each for a fraction of a second, and the medians count. Every part has a separate file in the folder of
+--out, written after each case. `python -m benchmarks.report` makes docs/performance.md from these files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def applies(name: str, case: Case) -> bool:
 
 
 def measure_tables(record: Record, threads: int, peers: list[str], options: argparse.Namespace) -> None:
-    """Every peer on the cases."""
+    """Measure every contender on the cases."""
     cases = [str(case) for case in CASES[:: 3 if options.quick else 1] if options.only in str(case)]
     limits = record.limits(threads)
     with working({name: Worker(name, threads) for name in peers}) as workers:
@@ -66,7 +66,7 @@ def measure_tables(record: Record, threads: int, peers: list[str], options: argp
 
 
 def measure_whole(record: Record, threads: int, options: argparse.Namespace) -> None:
-    """Whole models in onegru and in the runtimes themselves."""
+    """Measure whole models in onegru and in the other runtimes."""
     models = {str(case): case for case in WHOLE_CASES if options.only in str(case)}
     with working({name: Worker(name, threads) for name in WHOLE}) as workers:
         for key in record.left([{"kind": "whole", "case": case, "threads": threads} for case in models]):
@@ -79,7 +79,7 @@ def measure_whole(record: Record, threads: int, options: argparse.Namespace) -> 
 
 
 def machine() -> dict[str, Any]:
-    """Where and with what this runs."""
+    """Return the machine and the versions."""
     import onegru
 
     lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
@@ -131,7 +131,7 @@ def main() -> None:
     wanted = ["onegru", *options.peers.split(",")] if options.peers else []
     if strange := [name for name in wanted if name not in found]:
         parser.error(f"--peers: {', '.join(strange)}; there are {', '.join(found)}")
-    # Else OpenVINO sends telemetry from processes that it forks, which may hang with NumPy's threads.
+    # Otherwise OpenVINO sends telemetry from forked processes, which may hang with NumPy's threads.
     os.environ["CI"] = "true"
     counts = [int(part) for part in options.threads.split(",")]
     here = machine()

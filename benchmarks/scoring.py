@@ -1,9 +1,9 @@
-"""Scores a data set of Parquet files, and measures what that costs:  python -m benchmarks.scoring [--rows N]
+"""Scores a data set of Parquet files, and measures the costs:  python -m benchmarks.scoring [--rows N]
 
-A folder of rows whose lengths are as skewed as those of logs, through two layers, 32 → 64 → 64: by `onegru
-score`; by the layers alone, on batches of similar rows made beforehand; and by ONNX Runtime as one might
-write it by hand, a batch of rows as they come, padded to the longest. All take turns, each in a new process.
-The results are checked first. Keeps scoring.json for `python -m benchmarks.report`.
+The rows have lengths as skewed as those of logs, and run through two layers, 32 → 64 → 64. Contenders are
+`onegru score`, the layers only, on prepared batches of similar rows, and ONNX Runtime in a simple script that
+pads batches of rows in order to the longest. Calls are interleaved, each in a new process. The results are
+checked first. The program writes scoring.json for `python -m benchmarks.report`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from benchmarks.turns import ROOT, TOLERANCE
 __all__ = ["SCORING_TARGETS", "scored", "scored_figures"]
 
 I, H = 32, 64
-SHORTEST, MEDIAN, LONGEST, SPREAD = 5, 35, 200, 0.8  # of the lengths, which are lognormal
+SHORTEST, MEDIAN, LONGEST, SPREAD = 5, 35, 200, 0.8  # lognormal lengths
 FILE_ROWS, GROUP_ROWS = 50_000, 10_000
-SAMPLE = 50_000  # rows that fit into memory: what the others run, turn by turn
-PASSES = 3  # of the layers alone, of which the fastest counts
+SAMPLE = 50_000  # rows that fit into memory, for the other contenders
+PASSES = 3  # passes of the layers, of which the fastest counts
 CHECKED = 200
 
-#: What is to be reached: at least this share of the layers' own speed, in at most so many bytes of memory.
+#: The targets: at least this fraction of the layers' speed, in at most this many bytes of memory.
 SCORING_TARGETS = (0.7, 1 << 30)
 
 
@@ -56,12 +56,12 @@ def make_stack(engine: str = "auto") -> onegru.Stack:
     return onegru.Stack([layer(I), layer(H)])
 
 
-#: Columns of sequences: how they are called, and whether a row is a list of lists, or of all its numbers.
+#: Column formats: their names, and whether a row is a list of lists, or of all its numbers.
 COLUMNS = {"lists of lists": True, "lists of numbers, never null": False}
 
 
 def write_data(folder: Path, rows: int, *, nested: bool) -> int:
-    """Write the files; the number of all steps."""
+    """Write the files, and return the number of all steps."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -85,7 +85,7 @@ def write_data(folder: Path, rows: int, *, nested: bool) -> int:
 
 
 def read_sample(folder: Path) -> list[Array]:
-    """The first rows, [T, I] each."""
+    """Return the first rows, [T, I] each."""
     import pyarrow.parquet as pq
 
     found: list[Array] = []
@@ -106,11 +106,11 @@ def rows_of(column: Any) -> list[Array]:
     return np.split(np.asarray(steps).reshape(-1, I), np.cumsum(lengths)[:-1])
 
 
-# ---- those who take turns, each a process that prints what it found
+# ---- the contenders, each a process that prints its results
 
 
 def score_turn(folder: Path, out: Path, threads: int) -> Entry:
-    """The command, its seconds and the most memory that it took."""
+    """Run the command, and return its seconds and its peak memory."""
     shutil.rmtree(out, ignore_errors=True)
     model = folder.parent / "stack.safetensors"
     command = [sys.executable, "-m", "onegru", "score", str(model), str(folder), "-o", str(out)]
@@ -126,7 +126,7 @@ def score_turn(folder: Path, out: Path, threads: int) -> Entry:
 
 
 def stack_turn(folder: Path, out: Path, threads: int) -> Entry:
-    """The layers alone, on padded batches of rows of similar length that are there before."""
+    """Run the layers on padded batches of rows of similar length, prepared in advance."""
     from onegru.scoring.batches import STEPS, batches
     from onegru.scoring.programs.program import LayersProgram
 
@@ -150,7 +150,7 @@ def stack_turn(folder: Path, out: Path, threads: int) -> Entry:
 
 
 def memory_turn(folder: Path, out: Path, batch: int) -> Entry:
-    """ONNX Runtime on rows that are in memory, padded batch by batch."""
+    """Run ONNX Runtime on rows in memory, padded batch by batch."""
     rows = read_sample(folder)
     threads, run = best_session(rows, batch)
     np.save(out.with_suffix(".npy"), run(rows[:CHECKED]))
@@ -161,7 +161,7 @@ def memory_turn(folder: Path, out: Path, batch: int) -> Entry:
 
 
 def files_turn(folder: Path, out: Path, batch: int) -> Entry:
-    """The same from file to file: batches of rows read, padded, run, written."""
+    """Run ONNX Runtime from file to file: read, pad, run and write batches of rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -180,7 +180,7 @@ def files_turn(folder: Path, out: Path, batch: int) -> Entry:
 
 
 def best_session(rows: list[Array], batch: int) -> tuple[int, Callable[[list[Array]], Array]]:
-    """ONNX Runtime with as many threads as are fastest here, 0 for its own choice."""
+    """Return ONNX Runtime with the fastest number of threads, 0 for its default."""
     found: dict[int, tuple[float, Callable[[list[Array]], Array]]] = {}
     for threads in {0, 1, len(os.sched_getaffinity(0))}:
         run = session_of(threads)
@@ -258,7 +258,7 @@ def turn(name: str, folder: Path, out: Path, number: int) -> Entry:
 
 
 def check(folder: Path, out: Path) -> float:
-    """How far the first results are from the float64 reference, at most; those of ONNX Runtime too."""
+    """Return the largest error of the first results against the float64 reference, also for ONNX Runtime."""
     import pyarrow.parquet as pq
 
     exact = []
@@ -275,7 +275,7 @@ def check(folder: Path, out: Path) -> float:
 
 
 def measure(folder: Path, rows: int, threads: int, rounds: int) -> Iterator[tuple[str, Entry]]:
-    """Take turns; each turn's name and what it found."""
+    """Yield each turn's name and result; contenders are interleaved."""
     data, out = folder / "in", folder / "out"
     alone = turn("layers alone", data, out, threads)
     numbers = dict.fromkeys(TURNS, round(alone["batch"])) | dict.fromkeys(
@@ -327,7 +327,7 @@ def main() -> None:
             for who, entry in measure(folder, options.rows, options.threads, options.rounds):
                 found.setdefault(who, []).append(entry)
                 print(f"{who}: {entry['rows'] / entry['seconds']:,.0f} rows/s {entry}", flush=True)
-            # The fastest: what else runs on the machine only slows them down.
+            # Use the fastest, because other load on the machine only slows calls down.
             rates = {who: max(e["rows"] / e["seconds"] for e in all_) for who, all_ in found.items()}
             memory = max(entry["memory"] for entry in found["onegru score"])
             figures = {"steps": steps, "bytes": size, "rates": rates, "memory": memory}
@@ -347,14 +347,14 @@ def scored_words(entry: Entry) -> list[str]:
 
 
 def scored_figures(entry: Entry) -> tuple[float, float, float]:
-    """The share of the layers' own speed, times ONNX Runtime's in memory, bytes of memory."""
+    """Return the fraction of the layers' speed, the speed-up over ONNX Runtime, and bytes of memory."""
     rates = entry["rates"]
     ours = rates["onegru score"]
     return ours / rates["layers alone"], ours / rates["onnxruntime, in memory"], entry["memory"]
 
 
 def scored(parts: Parts) -> list[str]:
-    """The section of the raw data."""
+    """Return the section of the raw data."""
     entries = of_kind(parts, "scoring", "scoring")
     if not entries:
         return []

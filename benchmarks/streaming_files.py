@@ -35,7 +35,7 @@ frame. The networks have the structure of published ones, but are smaller (`exam
 
 
 def sessions(path: Path) -> onnxruntime.InferenceSession:
-    """ONNX Runtime by itself."""
+    """Return a session of ONNX Runtime without onegru."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -43,7 +43,7 @@ def sessions(path: Path) -> onnxruntime.InferenceSession:
 
 
 def ways(source: Path, x: dict[str, Any], time: dict[str, int]) -> dict[str, Callable[[], object]]:
-    """What runs one frame, in each way; checked."""
+    """Return functions that run one frame in each way, after a check."""
     target = source.with_suffix(".streaming.onnx")
     report = onegru.make_streaming(source, target, time=time, delay=True)
     is_late = any("later" in words for words in report.notes)
@@ -82,7 +82,7 @@ def ways(source: Path, x: dict[str, Any], time: dict[str, int]) -> dict[str, Cal
 
 
 def networks(folder: Path) -> dict[str, tuple[Path, dict[str, Any], dict[str, int]]]:
-    """The models, their inputs, and which axis is time."""
+    """Return the models, their inputs, and the time axes."""
     rng = np.random.default_rng(0)
     found = {}
     example = ROOT / "examples" / "streaming" / "enhancer.onnx"
@@ -91,7 +91,7 @@ def networks(folder: Path) -> dict[str, tuple[Path, dict[str, Any], dict[str, in
     found["enhancer (example)"] = copy, {"x": rng.standard_normal((1, WINDOW, 129), np.float32)}, {"x": 1}
     try:
         from tests.frameworks.test_streaming_exports import NETWORKS, T, exported
-    except BaseException as error:  # pytest skips where there is no PyTorch
+    except BaseException as error:  # pytest skips without PyTorch
         print(f"only the example: {error}")
         return found
     for name, (_, shapes, _, _) in NETWORKS.items():

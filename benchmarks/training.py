@@ -78,7 +78,7 @@ At H = 512 and 64 rows, oneDNN is faster: the ratio is 0.84.
 
 @dataclass(frozen=True)
 class Case:
-    """A layer or several. target: how many times as fast as the peer's their training has to be."""
+    """One or several layers. target: the required training speed-up over the baseline."""
 
     T: int
     B: int
@@ -87,7 +87,7 @@ class Case:
     target: float = 1.0
     layers: int = 1
     both: bool = False
-    form: str = ""  # "reset before", "AUGRU", "resets": what PyTorch needs a loop for; "cells": of nn.GRUCell
+    form: str = ""  # "reset before", "AUGRU", "resets": loops in PyTorch; "cells": nn.GRUCell
     name: str = ""
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ CASES = (
 
 
 def drawn(count: int) -> list[Case]:
-    """Shapes that nobody tuned."""
+    """Return random shapes without tuning."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(count):
@@ -135,7 +135,7 @@ def drawn(count: int) -> list[Case]:
 
 
 class Loop(nn.Module):  # type: ignore[misc, unused-ignore]
-    """What people write in PyTorch where nn.GRU cannot compute it."""
+    """The usual PyTorch code for layers that nn.GRU cannot compute."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class Cells(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 def pair(case: Case) -> tuple[nn.Module, nn.Module, dict[str, Tensor]]:
-    """The peer, onegru's, and what else a call takes."""
+    """Return the baseline, onegru's module, and the other arguments of a call."""
     torch.manual_seed(0)
     if case.form in ("", "cells"):
         theirs = Cells(case) if case.form else nn.GRU(case.I, case.H, case.layers, bidirectional=case.both)
@@ -193,7 +193,7 @@ def pair(case: Case) -> tuple[nn.Module, nn.Module, dict[str, Tensor]]:
     theirs = Loop(case)
     kind = onegru.torch.AUGRU if case.form == "AUGRU" else onegru.torch.GRU
     ours = kind(case.I, case.H, linear_before_reset=case.form == "resets")
-    ours.load_state_dict(theirs.state_dict(), strict=False)  # which does not say what it computes
+    ours.load_state_dict(theirs.state_dict(), strict=False)  # it does not hold the options
     more = {"AUGRU": ("attention", torch.rand), "resets": ("resets", lambda T, B: torch.rand(T, B) < 0.1)}
     if case.form not in more:
         return theirs, ours, {}
@@ -202,13 +202,13 @@ def pair(case: Case) -> tuple[nn.Module, nn.Module, dict[str, Tensor]]:
 
 
 def infer(module: Any, x: Tensor, more: dict[str, Tensor]) -> list[Tensor]:
-    """The outputs of a call."""
+    """Return the outputs of a call."""
     with torch.no_grad():
         return [module(x, **more)[0]]
 
 
 def train(module: Any, x: Tensor, more: dict[str, Tensor]) -> list[Tensor]:
-    """The gradients by the inputs and all parameters."""
+    """Return the gradients of the inputs and all parameters."""
     given = {name: v.detach().requires_grad_(v.is_floating_point()) for name, v in {"": x, **more}.items()}
     x = given.pop("")
     module.zero_grad()
@@ -219,7 +219,7 @@ def train(module: Any, x: Tensor, more: dict[str, Tensor]) -> list[Tensor]:
 
 
 def best(runs: Sequence[Callable[[], object]], seconds: float) -> list[float]:
-    """The least time of each, in turns, in ms."""
+    """Return the least time of each in ms; runs are interleaved."""
     found = [math.inf] * len(runs)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -231,14 +231,14 @@ def best(runs: Sequence[Callable[[], object]], seconds: float) -> list[float]:
 
 
 def measure(case: Case, seconds: float) -> list[list[float]]:
-    """Inference and training, the peer's time and onegru's in ms."""
+    """Return the baseline's and onegru's times in ms, for inference and training."""
     *pairs, more = pair(case)
     x = torch.randn(case.T, case.B, case.I)
     return _both(str(case), pairs, (infer, train), (x, more), seconds)
 
 
 def measure_program(program: programs.Program, seconds: float) -> list[list[float]]:
-    """The same of a whole program."""
+    """Return the same times for a whole program."""
     torch.manual_seed(0)
     return _both(program.name, program.pair(), (programs.run, programs.learn), (program.inputs(),), seconds)
 
@@ -261,14 +261,14 @@ def _both(
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Both with so many threads."""
+    """Set the number of threads of both."""
     torch.set_num_threads(count)
     onegru.set_num_threads(count)
     yield
 
 
 def summary(ratios: Sequence[float]) -> str:
-    """What many cases come to."""
+    """Return a summary of many cases."""
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     below = sum(ratio < 1 for ratio in ratios)
     return f"geometric mean {mean:.2f}, lowest {min(ratios):.2f}, {below} of {len(ratios)} below 1"
@@ -277,7 +277,7 @@ def summary(ratios: Sequence[float]) -> str:
 def table(
     cases: Sequence[Case | programs.Program], count: int, seconds: float
 ) -> tuple[list[str], list[float], list[float]]:
-    """Rows of the page, and how many times as fast inference and training are."""
+    """Return rows of the page, and the speed-ups of inference and training."""
     rows, inference, training = [], [], []
     with threads(count):
         for number, case in enumerate(cases, 1):
@@ -296,7 +296,7 @@ def table(
 
 
 def machine() -> str:
-    """The processor's name and the SIMD target."""
+    """Return the processor's name and the SIMD target."""
     lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
     info = {name.strip(): value.strip() for name, _, value in lines}
     name = microarchitecture(info) or info.get("model name") or platform.processor()
@@ -304,7 +304,7 @@ def machine() -> str:
 
 
 def write_page(page: Path, introduction: str, place: str, section: str, reasons: str) -> None:
-    """Write the page, with the sections of other machines as they are."""
+    """Write the page; sections of other machines stay."""
     others = page.read_text().split("\n## ")[1:] if page.exists() else []
     headings = tuple(line[3:] for line in reasons.splitlines() if line.startswith("## "))
     kept = ["## " + other.strip() for other in others if not other.startswith((place, *headings))]

@@ -1,4 +1,4 @@
-"""Peers in processes of their own, and the turns that they take."""
+"""Contenders in separate processes, and their interleaved timing."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ __all__ = [
 
 ROOT = Path(__file__).parent.parent
 AGAIN = 1.05  # a ratio below this is measured again, longer, before it counts
-SETTLE = 0.02  # seconds; so long no peer may use a core before the next one is timed
+SETTLE = 0.02  # seconds without CPU use before the next contender is timed
 LONGEST_SETTLE = 2.0
 TOLERANCE = 2e-4  # float32 over up to a thousand steps
 BFLOAT16_TOLERANCE = 0.2  # the cost is measured in docs/accuracy.md
-#: Peers that round weights, or weights and activations, to bfloat16.
+#: Contenders that round weights, or weights and activations, to bfloat16.
 ROUNDED = ("onegru bfloat16", "onegru W16A16", "openvino default")
 
 
 def cpu_seconds(pid: int | str, leave_out: int = 0) -> float:
-    """What all threads of a process have used, but one; 0 where the system does not say."""
+    """Return the CPU time of all threads of a process, except one; 0 if the system does not give it."""
     used = 0
     for entry in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         if entry.parent.name != str(leave_out):
@@ -55,7 +55,7 @@ def cpu_seconds(pid: int | str, leave_out: int = 0) -> float:
 
 
 class Worker:
-    """A peer's process, pinned to as many cores as it may use threads; or free, with its own number for 0."""
+    """A contender's process, pinned to one core per thread; with 0, not pinned, with its default threads."""
 
     def __init__(self, name: str, threads: int, pinned: bool = True) -> None:
         environment = dict(os.environ)
@@ -85,14 +85,14 @@ class Worker:
         return dict(json.loads(line)) if line else {"refuses": "the process ended"}
 
     def stop(self) -> None:
-        with self.process:  # which closes what leads to it
+        with self.process:  # it closes the pipes
             self.process.kill()
 
     def has_ended(self) -> bool:
         return self.process.poll() is not None
 
     def cpu_seconds(self) -> float:
-        """What all its threads have used."""
+        """Return the CPU time of all its threads."""
         return cpu_seconds(self.process.pid)
 
 
@@ -101,7 +101,7 @@ Workers = Mapping[str, Worker]
 
 @contextlib.contextmanager
 def working(workers: Workers) -> Iterator[Workers]:
-    """Stops them, whatever happens."""
+    """Stop the workers at the end, also after errors."""
     try:
         yield workers
     finally:
@@ -110,7 +110,7 @@ def working(workers: Workers) -> Iterator[Workers]:
 
 
 def settle(workers: Iterable[Worker]) -> None:
-    """Wait until the threads of every peer sleep: some spin for 50 ms after it, on the next one's CPU."""
+    """Wait until the threads of all contenders sleep: some spin for 50 ms, on the CPU of the next one."""
     began, used = time.monotonic(), -1.0
     while time.monotonic() - began < LONGEST_SETTLE:
         now = sum(worker.cpu_seconds() for worker in workers)
@@ -121,7 +121,7 @@ def settle(workers: Iterable[Worker]) -> None:
 
 
 def exact_results(case: Case) -> tuple[Array, Array]:
-    """Y and Y_h by the float64 reference."""
+    """Return Y and Y_h from the float64 reference."""
     arrays = draw(case)
     layer = layer_of(case, arrays, "reference")
     Y, Y_h = layer(arrays["X"], arrays["h0"])
@@ -129,7 +129,7 @@ def exact_results(case: Case) -> tuple[Array, Array]:
 
 
 def prepare(order: dict[str, Any], workers: Workers, right: tuple[Array, Array]) -> dict[str, dict[str, Any]]:
-    """Have all prepare a case. By name: its "error" and the seconds of "each" call, or what it "refuses"."""
+    """Prepare a case in all workers. Return "error" and seconds of "each" call by name, or "refuses"."""
     answers: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "right.npz")
@@ -146,7 +146,7 @@ def prepare(order: dict[str, Any], workers: Workers, right: tuple[Array, Array])
 def take_turns(
     order: dict[str, Any], workers: Workers, right: tuple[Array, Array], rounds: int, block: float
 ) -> dict[str, dict[str, Any]]:
-    """Check what each gives against what is right, then time them in turns: medians and spreads."""
+    """Check each result, then time interleaved calls: return medians and spreads."""
     results = prepare(order, workers, right)
     counts = {name: max(1, int(block / e.pop("each"))) for name, e in results.items() if "each" in e}
     seconds: dict[str, list[float]] = {name: [] for name in counts}
@@ -167,7 +167,7 @@ def compare(
     ours: Iterable[str],
     other: str,
 ) -> dict[str, dict[str, Any]]:
-    """`take_turns` of short turns; where one of ours is not clearly faster than the other, of longer ones."""
+    """Call `take_turns` with short turns; if onegru is not clearly faster, again with longer ones."""
     rounds, block = max(3, options.rounds - 2), options.block / 2
     results = take_turns(order, workers, right, rounds, block)
     medians = {name: entry["median"] for name, entry in results.items() if "median" in entry}
@@ -177,6 +177,6 @@ def compare(
 
 
 def shown(results: dict[str, dict[str, Any]]) -> str:
-    """Medians, or that there are none, in a line."""
+    """Format medians in a line, or that there are none."""
     parts = (f"{n} {e['median'] * 1e6:.1f}" if "median" in e else f"{n} -" for n, e in results.items())
     return "µs: " + ", ".join(parts)

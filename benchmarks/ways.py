@@ -1,4 +1,4 @@
-"""Whole models by the ways in which they carry weights, in turns with the runtime alone, until time is up."""
+"""Whole models with different encodings of weights, interleaved with the other runtime, until time is up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.turns import Worker, compare, shown, working
 
 __all__ = ["WAYS", "measure_ways"]
 
-#: By form of file: the runtime alone, then onegru's ways to run it.
+#: By form of file: the other runtime, then onegru's ways to run it.
 WAYS: Mapping[str, tuple[str, ...]] = {
     "onnx": ("onnxruntime", "onegru provider", "onegru"),
     "ir": ("openvino", "onegru replace_grus", "onegru"),
@@ -20,7 +20,7 @@ MOST = 1000  # models of each form
 
 
 def measure_ways(record: Record, threads: int, minutes: float, options: Namespace) -> None:
-    """Models of both forms by turns, each checked, then timed; a runtime whose process ends begins again."""
+    """Check and time models of both forms, alternately. A runtime whose process ends starts again."""
     names = [str(draw_way(form, options.seed, number)) for number in range(MOST) for form in WAYS]
     keys = [{"kind": "way", "case": name, "threads": threads} for name in names if options.only in name]
     workers = {name: Worker(name, threads) for name in set().union(*WAYS.values())}
@@ -30,7 +30,7 @@ def measure_ways(record: Record, threads: int, minutes: float, options: Namespac
             try:
                 way.write()
                 right = way.right
-            except Exception as error:  # a writer that is not installed, or cannot write this
+            except Exception as error:  # a writer that is not installed, or cannot write this model
                 record.add({"peers": {}}, f"not written: {' '.join(str(error).split())[-200:]}")
                 continue
             workers |= {name: Worker(name, threads) for name, worker in workers.items() if worker.has_ended()}

@@ -1,4 +1,4 @@
-"""Whole models as their users run them, as ONNX files and as OpenVINO's; in onegru and in the runtimes."""
+"""Whole models in normal use, as ONNX files and OpenVINO IRs, in onegru and in the other runtimes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPENINGS = 3
 
 
 class ModelFile(Protocol):
-    """A file, its form as of `WholeCase`, and what the model takes."""
+    """A file, its form as in `WholeCase`, and the model's inputs."""
 
     @property
     def form(self) -> str: ...
@@ -33,7 +33,7 @@ class ModelFile(Protocol):
 
 @dataclass(frozen=True)
 class WholeCase:
-    """A model in a form, on so many frames."""
+    """A model in a form, with a number of frames."""
 
     model: str
     frames: int
@@ -54,18 +54,18 @@ class WholeCase:
 
     @property
     def feed(self) -> dict[str, Array]:
-        """What it takes."""
+        """The inputs of the model."""
         return draw_frames(self.real, self.frames)
 
     @property
     def path(self) -> Path:
-        """Its file, made once."""
+        """The model's file, written once."""
         make = exported_ir if self.form.startswith("ir") else exported
         return make(self.model, self.real, FOLDER)
 
 
-# "fused": a file with a decomposed GRU, which the runtime runs as it is. "ir": OpenVINO compiles
-# the file as it is; "ir, reshaped": for the sizes that arrive.
+# "fused": a file with a decomposed GRU, which the runtime runs unchanged. "ir": OpenVINO compiles
+# the unchanged file; "ir, reshaped": for the sizes of the inputs.
 WHOLE_CASES = tuple(
     WholeCase(name, frames, form)
     for form in ("onnx", "ir", "ir, reshaped")
@@ -75,12 +75,12 @@ WHOLE_CASES = tuple(
 
 
 def whole_case(name: str) -> ModelFile:
-    """The case that is called so: of `WHOLE_CASES`, or a way of carrying weights."""
+    """Return the case with this name, from `WHOLE_CASES` or from the ways of encoding weights."""
     return next((case for case in WHOLE_CASES if str(case) == name), None) or Way.read(name)
 
 
 def exact(case: WholeCase) -> Array:
-    """The first output, by the float64 reference."""
+    """Return the first output, from the float64 reference."""
     path = exported(case.model, case.real, FOLDER)
     model = onegru.load(path, engine="reference", fuse=case.form == "fused")
     return next(iter(model.run(case.feed).values()))
@@ -144,7 +144,7 @@ def _openvino(case: ModelFile, threads: int, change: Callable[[Any], object] = i
     for name, tensor in tensors.items():
         request.set_tensor(name, tensor)
 
-    def call(kept: object = (feed, tensors)) -> list[Array]:  # which OpenVINO does not keep alive
+    def call(kept: object = (feed, tensors)) -> list[Array]:  # OpenVINO does not keep them alive
         return list(request.infer(share_outputs=True).values())
 
     return call

@@ -1,7 +1,7 @@
-"""One peer in a process of its own, so that no other's spinning threads take its cores:
+"""One contender in a separate process, so that no other's spinning threads use its cores:
 
 python -m benchmarks.worker PEER THREADS pinned|free. Reads lines of JSON, {"do": "prepare" | "time" |
-"window", …}, and answers each with one.
+"window", …}, and answers each with one line.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from benchmarks.turns import cpu_seconds
 from benchmarks.whole import WHOLE, whole_case
 
 WARM = 0.25  # of a window, before calls count
-SPINNING = 0.2  # seconds; for some 50 ms after a session was made its threads are in the way of all others
+SPINNING = 0.2  # seconds; for about 50 ms after a session is made, its threads slow down all others
 
 
 def prepare(order: dict[str, Any], name: str, threads: int) -> tuple[Prepared, dict[str, float]]:
-    """The call; how far its result is from the exact one, if that is given, and the seconds that it takes."""
+    """Return the call, its difference from the exact result, if that is given, and its seconds."""
     answer: dict[str, float] = {}
     if "whole" in order:
         prepared = WHOLE[name](whole_case(order["whole"]), threads)
@@ -49,7 +49,7 @@ def prepare(order: dict[str, Any], name: str, threads: int) -> tuple[Prepared, d
 
 
 def mean_of(call: Call, count: int) -> float:
-    """Seconds of a call, of so many in a row."""
+    """Return the mean seconds of a number of calls in a row."""
     for _ in range(max(1, count // 10)):
         call()
     began = time.perf_counter()
@@ -59,7 +59,7 @@ def mean_of(call: Call, count: int) -> float:
 
 
 def each_of(call: Call, between: Call | None, seconds: float) -> list[int]:
-    """Nanoseconds of each call for so long, after a quarter of that to warm up, in turns with `between`."""
+    """Return nanoseconds of each call, after a quarter of the time as warm-up, alternating with `between`."""
     clock = time.perf_counter_ns
     warm = clock() + int(seconds * WARM * 1e9)
     last = warm + int(seconds * 1e9)
@@ -77,7 +77,7 @@ def each_of(call: Call, between: Call | None, seconds: float) -> list[int]:
 
 
 class Pause:
-    """Sleeps; in the last half of the first pauses it looks at what other threads use of a CPU."""
+    """Sleeps between calls. In the second half of the first pauses, it measures CPU use of other threads."""
 
     def __init__(self, seconds: float, looks: int) -> None:
         self.half, self.looks = seconds / 2, looks
@@ -108,7 +108,7 @@ def main() -> None:
             try:
                 prepared, figures = prepare(order, name, threads)
                 answer |= figures
-            except Exception as error:  # a peer that cannot do a case is left out of it
+            except Exception as error:  # a contender that cannot run a case is omitted from it
                 answer["refuses"] = " ".join(str(error).split())[:200]
         else:
             assert prepared is not None

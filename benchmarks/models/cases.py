@@ -1,4 +1,4 @@
-"""What is measured: the shapes of real models, and what is to be reached on each."""
+"""The measured shapes of real models, and the target of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CASES", "MOST_FLOPS", "SIZES", "Case", "Shape", "draw", "draw_cases"
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes, and where they come from.
+    """Sizes of a GRU, and their origin.
 
     Attributes:
         T: steps.
@@ -24,8 +24,8 @@ class Shape:
         I: input size.
         H: hidden size.
         D: directions.
-        regime: the kind of use, which targets are set for.
-        origin: who has such a GRU.
+        regime: the kind of use, for which targets are set.
+        origin: a model with such a GRU.
     """
 
     T: int
@@ -38,7 +38,7 @@ class Shape:
 
     @property
     def flops(self) -> int:
-        """FLOPs of the products in a call."""
+        """FLOPs of the matmuls in a call."""
         return 6 * self.H * (self.I + self.H) * self.B * self.T * self.D
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Shape:
 
     @property
     def label(self) -> str:
-        """In words, such as "WaveRNN step, H = 512" and "GRU4Rec, 50 steps × 64 rows, H = 512"."""
+        """The shape as text, such as "WaveRNN step, H = 512" and "GRU4Rec, 50 steps × 64 rows, H = 512"."""
         if self.T == self.B == 1:
             words = f"{self.origin} step" if self.origin else "Step"
         else:
@@ -98,7 +98,7 @@ class Case:
 
     @classmethod
     def read(cls, text: str) -> Case:
-        """The case of `CASES` that is called so; any other from its name alone."""
+        """Return the case in `CASES` with this name, or a case with the sizes in the name."""
         sizes, *words = text.split()
         T, B, I, H, D = map(int, sizes.split(","))
         other = cls(Shape(T, B, I, H, D), "after" in words, "decaying" in words)
@@ -112,14 +112,14 @@ CASES = (
 )
 
 
-#: What is drawn when shapes are drawn, each size evenly on a logarithmic scale, both ends included; and how
-#: much a call may compute, so that all are measured in reasonable time: a shape with more is drawn again.
+#: The ranges of random shapes. Sizes are evenly distributed on a logarithmic scale, including both ends. A
+#: shape with more FLOPs than the limit is drawn again, so that all are measured in reasonable time.
 SIZES = {"T": (1, 200), "B": (1, 256), "I": (1, 768), "H": (3, 768)}
 MOST_FLOPS = 3e9
 
 
 def draw_cases(seed: int) -> Iterator[Case]:
-    """Cases without end, always the same for a seed."""
+    """Yield random cases without end, always the same for a seed."""
     rng = np.random.default_rng(seed)
     while True:
         T, B, I, H = (int(low * ((high + 1) / low) ** rng.random()) for low, high in SIZES.values())
@@ -130,7 +130,7 @@ def draw_cases(seed: int) -> Iterator[Case]:
 
 
 def draw(case: Case) -> dict[str, Array]:
-    """Inputs and weights of a case, the same each time."""
+    """Return inputs and weights of a case, the same in each call."""
     shape = case.shape
     rng = np.random.default_rng(shape.T + 7 * shape.H + shape.I)
     scale = 1 / np.sqrt(shape.H)
@@ -147,7 +147,7 @@ def draw(case: Case) -> dict[str, Array]:
         "h0": normal(D, B, H),
     }
     if case.decaying:
-        # No input, no bias, small recurrent weights: each step halves the state, down to nothing.
+        # Without inputs and biases, and with small recurrent weights, each step halves the state, down to 0.
         arrays["X"][...] = 0
         arrays["B"][...] = 0
         arrays["R"] *= 0.01
@@ -155,7 +155,7 @@ def draw(case: Case) -> dict[str, Array]:
 
 
 def layer_of(case: Case, arrays: Mapping[str, Array], engine: str, **options: Any) -> Any:
-    """onegru's layer of a case."""
+    """Return onegru's layer of a case."""
     import onegru
 
     return onegru.GRU(
@@ -170,7 +170,7 @@ def layer_of(case: Case, arrays: Mapping[str, Array], engine: str, **options: An
 
 
 def torch_gru(shape: Shape, arrays: Mapping[str, Array]) -> Any:
-    """PyTorch's GRU with these weights, which are in ONNX's order."""
+    """Return PyTorch's GRU with these weights, which are in ONNX's order."""
     import torch
 
     module = torch.nn.GRU(shape.I, shape.H, bidirectional=shape.D == 2).eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Models whose GRUs are decomposed into other operators, as exporters leave them, with fixed seeds.
+"""Models with decomposed GRUs, as exporters write them, with fixed seeds.
 
 keras        13 → 20 over 29 steps: Keras' GRU by tf2onnx, a Loop (a file: TensorFlow is large)
 cells        64 → 64 over 50 steps: PyTorch's nn.GRUCell in a loop
@@ -18,7 +18,7 @@ __all__ = ["DECOMPOSED", "FUSED_TARGETS", "KERAS"]
 
 KERAS = Path(__file__).parent / "files" / "keras_13_20.onnx"
 
-#: How many times as fast each is to be, fused, as ONNX Runtime on the file as it is, on one thread.
+#: The target of each on one thread: the speed-up of the fused model over ONNX Runtime on the original.
 FUSED_TARGETS: Mapping[str, float] = {
     "keras": 10.0,
     "cells": 8.0,

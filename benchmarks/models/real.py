@@ -1,13 +1,14 @@
-"""Whole models of the kinds that people run, made by PyTorch with fixed seeds and exported by it.
+"""Whole models in common use, made by PyTorch with fixed seeds and exported by it.
 
     gtcrn       convolutions and 14 GRUs of hidden 4 to 16, over frequency, over time and in attention
-    ulunas      28 GRUs of hidden 4, their weights computed by the nodes that an exporter leaves unfolded
+    ulunas      28 GRUs of hidden 4, whose weights are computed by nodes that an exporter does not fold
     nsnet2      2 GRUs of 400 between dense layers
-    dfn3        5 GRUs of 256 behind convolutions: DeepFilterNet 3
+    dfn3        5 GRUs of 256 after convolutions: DeepFilterNet 3
     wake word   13 → 20 over 29 steps
     classifier  2 layers of 64, the last step classified
 
-Sizes are those of the published models, numbers are random. All but the wake word take any number of frames.
+Sizes are those of the published models, weights are random. All except the wake word take any number of
+frames.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WAKE_STEPS = 29
 
 @dataclass(frozen=True)
 class RealModel:
-    """How to make it, and what it takes: sizes by input, 0 for the number of frames."""
+    """Module and inputs of a model: sizes by input, 0 for the number of frames."""
 
     make: Callable[[], Any]
     inputs: Mapping[str, tuple[int, ...]]
@@ -271,7 +272,7 @@ REAL: Mapping[str, RealModel] = {
 
 
 def draw_frames(real: RealModel, frames: int, seed: int = 0) -> dict[str, Array]:
-    """Normal inputs of so many frames; states of zeros."""
+    """Return normally distributed inputs with this number of frames, and states of zeros."""
     rng = np.random.default_rng(seed)
     frames = real.fixed_frames or frames
     shapes = {given: tuple(size or frames for size in sizes) for given, sizes in real.inputs.items()}
@@ -282,7 +283,7 @@ def draw_frames(real: RealModel, frames: int, seed: int = 0) -> dict[str, Array]
 
 
 def exported(name: str, real: RealModel, folder: Path) -> Path:
-    """The model as an ONNX file, made once."""
+    """Return the model as an ONNX file, which is written once."""
     path = folder / f"{name.replace(' ', '_')}.onnx"
     if path.exists():
         return path
@@ -316,7 +317,7 @@ def exported(name: str, real: RealModel, folder: Path) -> Path:
 
 
 def exported_ir(name: str, real: RealModel, folder: Path) -> Path:
-    """The model as an OpenVINO IR, in float32."""
+    """Return the model as an OpenVINO IR, in float32."""
     path = folder / f"{name.replace(' ', '_')}.xml"
     if not path.exists():
         import openvino

@@ -24,7 +24,7 @@ FLOAT, INT64, BOOL = 1, 7, 9
 
 
 class _Net:
-    """Nodes and constants of a graph that is being put together, and the matrices among its constants."""
+    """Nodes and constants of a graph under construction, and the matrices among its constants."""
 
     def __init__(self, stored: str, prefix: str = "") -> None:
         self.stored, self.prefix = stored, prefix
@@ -33,13 +33,13 @@ class _Net:
         self.matrices: list[Any] = []
 
     def node(self, kind: str, inputs: list[str], *outputs: str, **attributes: Any) -> str:
-        """Add a node; returns its first output."""
+        """Add a node, and return its first output."""
         given = outputs or (f"{self.prefix}{kind}_{len(self.nodes)}",)
         self.nodes.append(make_node(kind, inputs, given, given[0], **attributes))
         return given[0]
 
     def constant(self, value: Any) -> str:
-        """Add a constant, an array or a tensor."""
+        """Add a constant: an array or a tensor."""
         tensor = value if hasattr(value, "dims") else onnx.numpy_helper.from_array(np.asarray(value))
         tensor.name = f"{self.prefix}c{len(self.tensors) + len(self.nodes)}"
         if self.stored == "Constant nodes":
@@ -48,13 +48,13 @@ class _Net:
         return str(tensor.name)
 
     def matrix(self, value: Any) -> str:
-        """Add what the GRU's matrices are computed from."""
+        """Add the source of the GRU's matrices."""
         name = self.constant(value)
         self.matrices += self.tensors[-1:]
         return name
 
 
-# Each makes an array of what `rest` stores.
+# Each function makes an array from the stored array, which `rest` adds.
 Rest = Callable[[Array], str]
 Link = Callable[[Any, _Net, Array, Rest], str]
 
@@ -97,7 +97,7 @@ def _slice(rng: Any, net: _Net, array: Array, rest: Rest) -> str:
 
 
 def _concat(rng: Any, net: _Net, array: Array, rest: Rest) -> str:
-    """Gates put into another order, as PyTorch's exporters write it."""
+    """Reorder gates as PyTorch's exporters do."""
     axis = int(np.argmax(array.shape))
     z, r, n = np.array_split(array, 3, axis)
     sizes = [part.shape[axis] for part in (r, z, n)]
@@ -111,12 +111,12 @@ def _identity(rng: Any, net: _Net, array: Array, rest: Rest) -> str:
 
 
 def _unit(array: Array) -> Any:
-    """What an array, or a part of one, holds small multiples of."""
+    """Return the unit: an array, or a part of one, holds small multiples of it."""
     return np.abs(array[array != 0]).min().astype(np.float32)
 
 
 def _dequantised(is_int4: bool, is_half: bool) -> Link:
-    """By one scale, by one for each index of an axis, or for each block."""
+    """Dequantize by one scale, by one for each index of an axis, or by one for each block."""
 
     def link(rng: Any, net: _Net, array: Array, rest: Rest) -> str:
         axis, kind = int(rng.integers(array.ndim)), rng.integers(3)
@@ -166,7 +166,7 @@ def _chain(rng: Any, net: _Net, links: tuple[str, ...], array: Array) -> str:
 
 
 def write_onnx(way: Way, path: Path) -> None:
-    """A file of a GRU node, what is around it, and the chains."""
+    """Write a file with a GRU node, its surroundings, and the chains."""
     s, rng = way.case.shape, np.random.default_rng((way.seed, way.number, 2))
     main, functions = _Net(way.stored), []
     links = {"W": way.links, "R": way.links, "B": way.links if rng.integers(2) else ()}
@@ -182,7 +182,7 @@ def write_onnx(way: Way, path: Path) -> None:
         net.node("GRU", inputs, Y, Y_h, hidden_size=s.H, linear_before_reset=reset, direction=direction)
 
     def body(prefix: str, x: str, h: str, *ports: Any) -> Any:
-        """The GRU in a graph of its own: a branch's, or a loop's, with the loop's ports."""
+        """Return the GRU in a subgraph: the body of a branch, or of a loop, with the loop's ports."""
         net, outputs = (
             _Net(way.stored, prefix),
             [info(f"{prefix}{name}", FLOAT, None) for name in ("Y_h", "Y")],
@@ -234,13 +234,13 @@ def write_onnx(way: Way, path: Path) -> None:
         functions=functions,
     )
     external = path.with_name(f"{path.name}.data")
-    external.unlink(missing_ok=True)  # else more is written behind what is there
+    external.unlink(missing_ok=True)  # otherwise onnx appends to the file
     is_external = way.stored == "external data"
     onnx.save_model(proto, path, save_as_external_data=is_external, location=external.name)
 
 
 def ir_model(way: Way) -> Any:
-    """A model of OpenVINO with the layers that NNCF or Model Optimizer leave."""
+    """Return an OpenVINO model with the layers that NNCF or Model Optimizer write."""
     import openvino
     from openvino import opset13 as ops
 
@@ -291,7 +291,7 @@ def ir_model(way: Way) -> Any:
 
 
 def _as_nncf(array: Array, links: tuple[str, ...], rng: Any) -> Any:
-    """Integers, less a zero point where they have no sign, times a scale for each row."""
+    """Return integers, minus a zero point if unsigned, times a scale for each row."""
     import openvino
     from openvino import opset13 as ops
 

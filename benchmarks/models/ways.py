@@ -1,13 +1,13 @@
-"""Whole models whose GRUs get their weights in many ways, drawn from a seed, by the writers that exist.
+"""Whole models with many encodings of their GRUs' weights, drawn from a seed, by the available writers.
 
 A model is a GRU and a dense layer. Its weights are small integers times a power of two, which float16, int8
-and int4 hold exactly: one result is right for all ways but the quantisers'.
+and int4 store exactly. So one result is right for all encodings except those of quantizers.
 
-    onnx    a GRU node in the main graph, a body or a function, its matrices computed by a chain of nodes from
-            constants, from defaults of inputs, or from external data; PyTorch's two exporters; some of those
-            once more through ONNX Runtime's quantisers
+    onnx    a GRU node in the main graph, a body or a function. A chain of nodes computes its matrices from
+            constants, defaults of inputs, or external data. Also PyTorch's two exporters, and some of these
+            files after ONNX Runtime's quantizers
     ir      the same files, as OpenVINO reads or converts them, and PyTorch's modules, in float32 and float16;
-            matrices dequantised as NNCF writes it; a TensorIterator of one GRUCell, as Model Optimizer did
+            matrices dequantized as by NNCF; a TensorIterator of one GRUCell, as by Model Optimizer
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = ["Way", "draw_way"]
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "benchmarks" / "ways"
 MOST_FLOPS = 2e8
 OUTPUTS = 16  # of the dense layer
-EXACT, QUANTISED = 2e-4, 0.05  # how far results may be from what is right: an int8 may be the next one
+EXACT, QUANTISED = 2e-4, 0.05  # tolerances: an int8 number may be off by one
 
-# What is drawn, and how often.
+# The options to draw from, with their frequencies.
 BY_HAND, LEGACY, DEFAULT, MODULE = "by hand", "legacy exporter", "default exporter", "module"
 NNCF, OPTIMIZER = "NNCF", "Model Optimizer"
 WRITERS = {
@@ -55,21 +55,22 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Way:
-    """A model, and all that was drawn for it.
+    """A model, and the options that were drawn for it.
 
     Attributes:
         form: "onnx" or "ir".
-        seed: what it was drawn from.
-        number: which of the models of that seed it is.
+        seed: the seed of the draw.
+        number: the index of the model for that seed.
         case: the GRU's sizes and reset mode.
-        is_open: whether rows and steps are open in the file.
+        is_open: whether rows and steps are dynamic in the file.
         has_state: whether the first state is an input.
-        writer: who writes it.
-        links: what lies between W and R and what is stored, from the GRU on; or options of the writer.
-        stored: how the file holds them.
-        place: where the GRU is.
-        inside: whether what computes W and R is there, too.
-        last: who changes the file at last: a quantiser, or what makes an IR of it.
+        writer: the program that writes the file.
+        links: the operations between W and R and the stored arrays, from the GRU on; or options of the
+            writer.
+        stored: the encoding in the file.
+        place: the location of the GRU.
+        inside: whether the nodes that compute W and R are there, too.
+        last: the last change of the file: by a quantizer, or by a converter to an IR.
     """
 
     form: str
@@ -94,25 +95,25 @@ class Way:
 
     @classmethod
     def read(cls, text: str) -> Way:
-        """The way that is called so."""
+        """Return the way with this name."""
         found = re.match(r"(\w+) (\d+)/(\d+):", text)
         assert found, text
         return draw_way(found[1], int(found[2]), int(found[3]))
 
     @property
     def path(self) -> Path:
-        """The file that `write` makes."""
+        """The file that `write` writes."""
         suffix = "onnx" if self.form == "onnx" else "xml"
         return FOLDER / f"{self.form}_{self.seed}_{self.number}.{suffix}"
 
     @property
     def tolerance(self) -> float:
-        """How far results may be from `right`."""
+        """The tolerance of results, compared with `right`."""
         return QUANTISED if self.last in QUANTISERS and self.last else EXACT
 
     @cached_property
     def arrays(self) -> dict[str, Array]:
-        """Weights, and inputs."""
+        """Weights and inputs."""
         s, rng = self.case.shape, np.random.default_rng((self.seed, self.number))
         step = 2.0 ** np.round(np.log2(0.25 / np.sqrt(s.H)))
 
@@ -129,20 +130,20 @@ class Way:
 
     @property
     def feed(self) -> dict[str, Array]:
-        """What the model takes."""
+        """The inputs of the model."""
         names = ("X", "h0") if self.has_state else ("X",)
         choice = {"on": np.array(True)} if self.place == "If" else {}
         return {name: self.arrays[name] for name in names} | choice
 
     @property
     def right(self) -> Array:
-        """The first output, by the float64 reference; of a quantised file by ONNX Runtime."""
+        """The first output, by the float64 reference; for a quantized file by ONNX Runtime."""
         if self.tolerance > EXACT:
             import onnxruntime
 
             onnxruntime.set_default_logger_severity(3)
             options = onnxruntime.SessionOptions()
-            options.add_session_config_entry("session.x64quantprecision", "1")  # exact without VNNI, too
+            options.add_session_config_entry("session.x64quantprecision", "1")  # also exact without VNNI
             session = onnxruntime.InferenceSession(self.path, options, providers=["CPUExecutionProvider"])
             return np.asarray(session.run(None, self.feed)[0])
         layer, h = layer_of(self.case, self.arrays, "reference"), self.arrays["h0"]
@@ -153,7 +154,7 @@ class Way:
         return np.asarray(rows.reshape(*rows.shape[:2], -1) @ self.arrays["dense"] + self.arrays["bias"])
 
     def write(self) -> Path:
-        """Write the file. Whoever writes it may not be installed, and raises what it likes."""
+        """Write the file. The writer may not be installed, and can raise any exception."""
         from benchmarks.models import way_graphs
 
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -176,7 +177,7 @@ class Way:
 
 
 def draw_way(form: str, seed: int, number: int) -> Way:
-    """The way of this number, always the same."""
+    """Return the way with this number, always the same."""
     rng = np.random.default_rng((seed, number, form == "ir"))
 
     def one(choices: Mapping[str, int]) -> str:
@@ -193,14 +194,14 @@ def draw_way(form: str, seed: int, number: int) -> Way:
         shape = Shape(size(2, 60, 0.4), size(2, 16, 0.6), size(16, 512), size(32, 640), D)
     chosen: dict[str, Any] = {}
     if writer == BY_HAND:
-        # OpenVINO reads no functions, no defaults of inputs, no Scan whose body takes values from around it.
+        # OpenVINO does not read functions, defaults of inputs, or a Scan whose body uses outer values.
         is_ir, never = form == "ir", ("function", "defaults of inputs") if form == "ir" else ()
         place = one({name: n for name, n in PLACES.items() if name not in never})
         inside = place != "main" and (inside or (is_ir and place == "Scan"))
         stored = {name: n for name, n in list(STORED.items())[: 2 if inside else None] if name not in never}
         chosen = {"place": place, "inside": inside, "stored": one(stored)}
         end, links = one(ENDS), [one(LINKS) for _ in range(rng.integers(1, 4))]
-        at = len(links) if end == "int4" else rng.integers(len(links) + 1)  # runtimes know little of int4
+        at = len(links) if end == "int4" else rng.integers(len(links) + 1)  # few runtimes support much int4
         chosen["links"] = tuple(filter(None, [*links[:at], end, *links[at:]]))
         has_state = has_state or place in ("Loop", "Scan")
     elif writer in OPTIONS:
@@ -219,7 +220,7 @@ def draw_way(form: str, seed: int, number: int) -> Way:
 
 
 def _module(way: Way) -> tuple[Any, tuple[Any, ...]]:
-    """The model in PyTorch, and its inputs."""
+    """Return the model in PyTorch, and its inputs."""
     import torch
 
     class Model(torch.nn.Module):  # type: ignore[misc, unused-ignore]
@@ -238,13 +239,13 @@ def _module(way: Way) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _export(way: Way, path: Path) -> None:
-    """The file by one of PyTorch's exporters."""
+    """Write the file with one of PyTorch's exporters."""
     import torch
 
     options: dict[str, Any] = {name: name in way.links for name in OPTIONS[way.writer]}
     options |= {"input_names": list(way.feed), "output_names": ["out", "h"][: len(way.feed)]}
     if way.is_open:
-        # The default exporter fixes one of them all the same.
+        # The default exporter still fixes one of them.
         axes = {"X": {0: "steps", 1: "rows"}, "h0": {1: "rows"}}
         axes = {name: axes[name] for name in way.feed}
         if way.writer == DEFAULT:
@@ -261,7 +262,7 @@ def _export(way: Way, path: Path) -> None:
 
 
 def _quantise(way: Way) -> None:
-    """Its file, changed by one of ONNX Runtime's quantisers."""
+    """Change the file with one of ONNX Runtime's quantizers."""
     import onnx
     from onnxruntime import quantization
 
@@ -273,7 +274,7 @@ def _quantise(way: Way) -> None:
         quantization.quantize_static(model, path, reader, op_types_to_quantize=["GRU", "MatMul"])
     elif way.last == "dynamic int8":
         quantization.quantize_dynamic(model, path)
-    else:  # of MatMul alone; it needs onnx_ir, which comes with PyTorch's exporter
+    else:  # only MatMul; it needs onnx_ir, which comes with PyTorch's exporter
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
         quantiser = MatMulNBitsQuantizer(model, block_size=32, quant_format=quantization.QuantFormat.QDQ)
@@ -296,6 +297,6 @@ def _write_ir(way: Way, source: Path) -> None:
         for port, name in zip(model.inputs, way.feed, strict=True):
             port.get_tensor().set_names({name})
     else:
-        is_read = way.last.startswith("read")  # as the converter does, but without its simplifications
+        is_read = way.last.startswith("read")  # as in the converter, but without its simplifications
         model = openvino.Core().read_model(source) if is_read else openvino.convert_model(source)
     openvino.save_model(model, way.path, compress_to_fp16=way.last.endswith("float16"))

@@ -45,26 +45,26 @@ Parts = dict[str, Entry]
 
 OURS = ("onegru", "onegru step")
 OTHERS = ("onnxruntime", "openvino", "torch")
-#: Those that compute in bfloat16.
+#: Contenders that compute in bfloat16.
 IN_BFLOAT16 = ("onegru W16A16", "openvino default")
 
 
 def times(entry: Entry, names: Sequence[str], kind: str = "median") -> dict[str, float]:
-    """Seconds of a call of those that were measured."""
+    """Return the seconds of a call of each measured contender."""
     return {name: entry["peers"][name][kind] for name in names if kind in entry["peers"].get(name, {})}
 
 
 def ratio(entry: Entry, others: Sequence[str] = OTHERS) -> float:
-    """The fastest peer's time over ours: a stream's step where that is what the case is.
+    """Return the time of the fastest baseline divided by onegru's, for a single step that of its stream.
 
-    0 where onegru has no result, or a wrong one; NaN where nobody else has.
+    The result is 0 if onegru has no result or a wrong one, and NaN if no baseline has a result.
     """
     mine, peer = times(entry, OURS).values(), times(entry, others).values()
     return min(peer, default=math.nan) / min(mine) if mine else 0.0
 
 
 def whole_words(entry: Entry) -> tuple[str, str, str]:
-    """The model of a whole case, its frames and its form."""
+    """Return the model of a whole case, its frames and its form."""
     words = str(entry["case"])
     form = next(form for form in ("ir, reshaped", "ir", "onnx", "fused") if words.endswith(f" {form}"))
     *model, frames = words.removesuffix(form).split()
@@ -72,14 +72,14 @@ def whole_words(entry: Entry) -> tuple[str, str, str]:
 
 
 def whole_times(entry: Entry, kind: str = "median") -> tuple[float, float, float]:
-    """Seconds of onegru, of its provider and of the runtime itself; NaN for those that were not measured."""
+    """Return seconds of onegru, its provider and the runtime; NaN for contenders that were not measured."""
     found = times(entry, ["onegru", "onegru provider", *OTHERS], kind)
     other = next((found[name] for name in OTHERS if name in found), math.nan)
     return found.get("onegru", math.nan), found.get("onegru provider", math.nan), other
 
 
 def way_ratios(parts: Parts, threads: str) -> dict[tuple[str, str], list[tuple[float, Entry]]]:
-    """By form of file and onegru's way to run it, the runtime's times over that, the lowest first."""
+    """Return the runtime's times divided by onegru's, by file form and onegru's way to run it, sorted."""
     found: dict[tuple[str, str], list[tuple[float, Entry]]] = {}
     for entry in of_kind(parts, "ways", "way", threads):
         form = entry["case"].split()[0]
@@ -93,24 +93,24 @@ def way_ratios(parts: Parts, threads: str) -> dict[tuple[str, str], list[tuple[f
 
 
 def load_words(name: str) -> str:
-    """The name of a load on the pages."""
+    """Return the name of a load on the pages."""
     return {"nothing": "none", SPINNING: "a spinning session"}.get(name, name)
 
 
 def way_words(form: str, name: str) -> str:
-    """The name of a comparison, such as "ONNX files, onegru.load"."""
+    """Return the name of a comparison, such as "ONNX files, onegru.load"."""
     ways = {"onegru provider": "a session with the provider", "onegru replace_grus": "openvino.replace_grus"}
     return f"{'ONNX files' if form == 'onnx' else 'IRs'}, {ways.get(name, 'onegru.load')}"
 
 
 def share(entry: Entry, limits: Entry) -> float:
-    """What is possible at least over what the call takes."""
+    """Return the least possible time divided by the measured time."""
     mine = times(entry, OURS).values()
     return least_seconds(Case.read(entry["case"]).shape, limits) / min(mine, default=math.inf)
 
 
 def mean_of(ratios: Sequence[float]) -> float:
-    """The geometric mean."""
+    """Return the geometric mean."""
     return math.exp(sum(math.log(r) for r in ratios) / len(ratios)) if ratios and min(ratios) > 0 else 0.0
 
 
@@ -120,14 +120,14 @@ def of_kind(parts: Parts, part: str, kind: str, threads: str = "") -> list[Entry
 
 
 def beside_ratio(entry: Entry, kind: str) -> float:
-    """The default's median or mean over the better of the others'; no end where it has no result."""
+    """Return the default's median or mean divided by the best of the others; infinity without a result."""
     found = times(entry, list(CONTENDERS), kind)
     mine = found.pop("default", math.inf)
     return mine / min(found.values(), default=math.nan)
 
 
 def drawn_threads(parts: Parts) -> list[str]:
-    """The numbers of threads with which shapes were drawn."""
+    """Return the thread counts with which random shapes were measured."""
     found = {str(e["threads"]) for e in of_kind(parts, "drawn", "drawn")}
     return sorted(found | set(parts.get("drawn", {}).get("summary", {})), key=int)
 
@@ -138,7 +138,7 @@ def drawn_ratios(parts: Parts, threads: str, against: str = AGAINST) -> list[flo
 
 
 def summary_of(ratios: Sequence[float]) -> dict[str, float]:
-    """How many ratios there are, the lowest, two quantiles, the geometric mean, and how many are below 1."""
+    """Return the number of ratios, the lowest, two quantiles, the geometric mean, and the number below 1."""
     low, median = np.quantile(ratios, (0.05, 0.5))
     return {
         "shapes": len(ratios),
@@ -151,19 +151,19 @@ def summary_of(ratios: Sequence[float]) -> dict[str, float]:
 
 
 def drawn_summary(parts: Parts, threads: str) -> dict[str, float]:
-    """`summary_of` the drawn shapes' ratios; as it was kept, where the shapes themselves were not."""
+    """Return `summary_of` the random shapes' ratios, or the stored summary if the ratios were not kept."""
     ratios = drawn_ratios(parts, threads)
     kept: dict[str, float] = parts["drawn"].get("summary", {}).get(threads, {})
     return summary_of(ratios) if ratios else kept
 
 
 def falls(rates: Sequence[float]) -> list[float]:
-    """By how much each rate is below the one before; the first by nothing."""
+    """Return the drop of each rate from the previous rate; 0 for the first."""
     return [0.0, *(1 - after / before for before, after in itertools.pairwise(rates))]
 
 
 def rate(entry: Entry) -> float:
-    """FLOP/s."""
+    """Return FLOP/s."""
     return Case.read(entry["case"]).shape.flops / min(times(entry, OURS).values(), default=math.inf)
 
 

@@ -1,4 +1,4 @@
-"""The machines that were measured, and their files of results: one for each, in benchmarks/machines/."""
+"""The measured machines, and their files of results in benchmarks/machines/, one for each."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["FOLDER", "Machines", "file_name", "labels", "machine_of", "read_mach
 #: The committed results, a file for each machine.
 FOLDER = Path(__file__).resolve().parents[1] / "machines"
 
-#: What people call the targets that onegru chooses.
+#: Common names of the targets that onegru chooses.
 _INSTRUCTIONS = {"avx3": "AVX-512", "avx10": "AVX10", "avx2": "AVX2", "sse4": "SSE4", "neon": "Neon"}
 
-#: By the machine's name, what was measured there.
+#: Results by machine name.
 Machines = dict[str, Parts]
 
 
 def machine_of(parts: Parts) -> Entry:
-    """The machine of these results; the part that was measured last counts."""
+    """Return the machine of these results, as in the last measured part."""
     return max((document["machine"] for document in parts.values()), key=lambda found: str(found.get("date")))
 
 
 def labels(machines: Machines) -> dict[str, str]:
-    """What tables call the machines: processor and vector instructions, or all that is known if two agree."""
+    """Return short names for tables: processor and vector instructions, or full names if two are equal."""
     found = {}
     for name, parts in machines.items():
         machine = machine_of(parts)
@@ -44,7 +44,7 @@ def _processor(machine: Entry) -> str:
 
 
 def _name(machine: Entry) -> str:
-    """Processor, number of cores, SIMD target and L2: what tells two machines apart."""
+    """Return a unique name: processor, number of cores, SIMD target and L2."""
     level_2 = machine.get("caches", {}).get("L2")
     words = [
         _processor(machine),
@@ -55,14 +55,14 @@ def _name(machine: Entry) -> str:
 
 
 def file_name(name: str) -> str:
-    """A machine's name as a part of a file's."""
+    """Return a machine's name as a part of a file name."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def read_machines(files: Iterable[Path]) -> Machines:
-    """The documents of the files by machine and part; a case that is there twice counts as in the later file.
+    """Return the results in files by machine and part. If a case occurs twice, the later file counts.
 
-    A file holds the results of one part, as the benchmarks write it, or all those of a machine.
+    A file holds the results of one part, as the benchmarks write it, or all results of a machine.
     """
     machines: Machines = {}
     for file in files:
@@ -102,7 +102,7 @@ def _text(documents: Iterable[Entry]) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """With six digits of each number, more than any page shows."""
+    """Round each number to six digits, more than any page shows."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):

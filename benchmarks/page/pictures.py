@@ -31,9 +31,9 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def draw_rows(rows: Mapping[str, Sequence[float]], title: str, path: Path) -> None:
-    """A bar for each row, the geometric mean, with a line from the lowest to the highest; nothing of nothing.
+    """Draw the geometric mean of each row as a bar, and its range as a line; nothing without rows.
 
-    It can be read on a telephone: few rows, large letters.
+    Few rows and large letters make it readable on a phone.
     """
     if not rows:
         return
@@ -63,7 +63,7 @@ def draw_rows(rows: Mapping[str, Sequence[float]], title: str, path: Path) -> No
 def draw_curves(
     ratios: Mapping[str, Sequence[float]], rates: Mapping[str, Sequence[float]], path: Path
 ) -> None:
-    """Sorted ratios by number of threads, and FLOP/s by number of rows; nothing without ratios."""
+    """Draw sorted ratios by thread count, and FLOP/s by batch size; nothing without ratios."""
     if not ratios:
         return
     figure, (left, right) = _axes(2, 6.0, 4.0)
@@ -86,14 +86,14 @@ def draw_curves(
 
 
 def draw_page(page: Path, columns: Sequence[int], threads: str, against: str, path: Path) -> None:
-    """A point for each row of a page's tables and each machine: the ratio in a column, on a logarithmic axis.
+    """Draw a point for each machine and each row of a page's tables: the ratio in a column, on a log axis.
 
     Args:
         page: the page, a section for each machine.
-        columns: of a row's name, and of its ratio.
-        threads: the heading of the tables in a section; empty where it has one table.
-        against: what the ratios are to.
-        path: the picture.
+        columns: the indices of the columns with the row's name and its ratio.
+        threads: the heading of the tables in a section; empty if a section has one table.
+        against: the baseline of the ratios.
+        path: the picture's file.
     """
     found: dict[str, dict[str, float]] = {}
     for section in page.read_text(encoding="utf-8").split("\n## ")[1:]:

@@ -48,7 +48,7 @@ def _whole(form: str) -> Callable[[Parts, str], list[float]]:
 
 
 def _opening(form: str) -> Callable[[Parts, str], list[float]]:
-    """Time of onegru to open a file, divided by the time of its own runtime."""
+    """Return a function: onegru's time to open a file, divided by the time of the file's own runtime."""
 
     def ratios(parts: Parts, threads: str) -> list[float]:
         entries = [e for e in of_kind(parts, "whole", "whole", threads) if whole_words(e)[2] == form]
@@ -81,7 +81,7 @@ ROWS: Mapping[str, tuple[str, Callable[[Parts, str], list[float]]]] = {
 
 
 def rows_of(parts: Parts, threads: str) -> dict[str, list[float]]:
-    """The ratios of each row that was measured, the lowest first."""
+    """Return the ratios of each measured row, the lowest first."""
     return {row: sorted(found) for row, (_, of) in ROWS.items() if (found := of(parts, threads))}
 
 
@@ -93,7 +93,7 @@ def _mean(parts: Parts, row: str, threads: str) -> float:
 
 
 def story(machines: Machines) -> list[str]:
-    """The lines of the page."""
+    """Return the lines of the page."""
     return [
         "# Performance",
         "",
@@ -170,7 +170,7 @@ Cells = Callable[[Parts], Iterator[tuple[str, str]]]
 
 
 def _table(first: str, machines: Machines, cells: Cells) -> list[str]:
-    """A table with a column for each machine."""
+    """Return a table with a column for each machine."""
     found: dict[str, dict[str, str]] = {}
     known = {name: dict(cells(parts)) for name, parts in machines.items()}
     called = {name: label for name, label in _columns(machines).items() if known[name]}
@@ -206,11 +206,11 @@ def _models(parts: Parts) -> Iterator[tuple[str, str]]:
         yield what, " / ".join(found.get(form, "–") for form in ("onnx", _IR))
 
 
-# ---- where it is not faster
+# ---- cases in which onegru is not faster
 
 
 def _limits(machines: Machines) -> list[str]:
-    """A table of speed-ups on all machines, and a list of reasons."""
+    """Return a table of speed-ups on all machines, and a list of reasons."""
     batches = _all(machines, _tables(lambda shape: shape.regime == "batch" and shape.H >= 256))
     steps = _all(machines, _tables(lambda shape: shape.T == shape.B == 1 and shape.H >= 512))
     shares = _all(machines, _of_peak)
@@ -267,7 +267,7 @@ def _all(machines: Machines, of: Callable[[Parts, str], list[float]]) -> list[fl
 
 
 def _of_peak(parts: Parts, threads: str) -> list[float]:
-    """The fraction of the peak of multiply-adds that each batch reaches, if the peak was measured."""
+    """Return the fraction of the multiply-add peak that each batch reaches, if the peak was measured."""
     is_known = threads in parts.get("tables", {"limits": {}})["limits"]
     return LIMITS[0].shares(parts, threads) if is_known else []
 
@@ -281,26 +281,26 @@ def _ways(parts: Parts, count: str, form: str) -> list[float]:
 
 
 def _slower(ratios: Sequence[float]) -> str:
-    """The number of ratios below 1, and the lowest."""
+    """Return the number of ratios below 1, and the lowest."""
     return f"{sum(value < 1 for value in ratios)} of {len(ratios)} (the lowest {min(ratios, default=0):.2f})"
 
 
 def _span(ratios: Sequence[float]) -> str:
-    """The range and the mean."""
+    """Return the range and the mean."""
     if not ratios:
         return "–"
     return f"{min(ratios):.2f} to {max(ratios):.1f} (mean {mean_of(ratios):.2f})"
 
 
 def _range(ratios: Sequence[float]) -> str:
-    """The range and the mean, as two cells."""
+    """Return the range and the mean, as two cells."""
     if not ratios:
         return "– | –"
     return f"{min(ratios):.2f}× to {max(ratios):.1f}× | {mean_of(ratios):.2f}×"
 
 
 def _small(machines: Machines) -> str:
-    """The time of one step of the smallest layer in each runtime, in µs."""
+    """Return the time of one step of the smallest layer in each runtime, in µs."""
     found: dict[str, list[float]] = {}
     for parts in machines.values():
         for entry in of_kind(parts, "tables", "case", "1"):
@@ -341,7 +341,7 @@ def _machines(machines: Machines) -> list[str]:
 
 
 def _versions(machine: Mapping[str, Any]) -> str:
-    """The versions of the other runtimes of a part, or nothing if one is missing."""
+    """Return the versions of the other runtimes of a part; empty if one is missing."""
     known = [machine["versions"].get(name) for name in OTHERS]
     return ", ".join(version.partition("+")[0] for version in known) if all(known) else ""
 

@@ -37,7 +37,7 @@ _SUMMARY = "lowest | 5 % | median | geometric mean"
 
 
 def targets(parts: Parts) -> list[str]:
-    """All targets, with the measured values."""
+    """Return all targets, with the measured values."""
     lines = [
         "| case | threads | target | measured | result |",
         "| --- | --- | --- | ---: | --- |",
@@ -108,7 +108,7 @@ def whole(parts: Parts) -> list[str]:
 
 
 def ways(parts: Parts) -> list[str]:
-    """Models with different weight encodings, and a list of the slower ones."""
+    """Return models with different weight encodings, and a list of the slower ones."""
     lines = [
         "### Weight encodings",
         "",
@@ -202,7 +202,7 @@ def beside(parts: Parts) -> list[str]:
 
 
 def drawn(parts: Parts, picture: str = "") -> list[str]:
-    """Random shapes. `picture` is the file with their curves."""
+    """Return random shapes. `picture` is the file with their curves."""
     if not drawn_threads(parts):
         return []
     sizes = ", ".join(f"{name} {low}…{high}" for name, (low, high) in SIZES.items())

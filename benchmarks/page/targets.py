@@ -44,29 +44,29 @@ __all__ = [
     "verdicts",
 ]
 
-LOWEST = 1.0  # the ratio that no shape and no model may be below
+LOWEST = 1.0  # the lowest ratio that any shape or model may have
 TUNED_MEAN = 2.2  # geometric mean over the shapes of real models
-DRAWN_MEANS = (2.2, 2.6)  # of drawn shapes, on one thread and on two
+DRAWN_MEANS = (2.2, 2.6)  # of random shapes, on one thread and on two
 SMALL_STEPS, TINY = 5.0, 3.3  # the lowest ratio of single steps of H ≤ 64, and of tiny layers
 BFLOAT16 = 1.7  # with 16-bit weights, H ≥ 1024
-FALL_TARGET, FALL_SIZE = 0.08, 256  # at most: of GFLOP/s, from B to B + 1, for this H
-BESIDE_TARGET = 1.3  # at most: the default's time over the better of one thread's and ONNX Runtime's
+FALL_TARGET, FALL_SIZE = 0.08, 256  # upper bound: the drop of GFLOP/s from B to B + 1, for this H
+BESIDE_TARGET = 1.3  # upper bound: the default's time over the better of one thread and ONNX Runtime
 WHOLE_MEANS = {"onnx": (1.25, 1.2), "ir": (1.6, 1.8), "ir, reshaped": (1.6, 1.8)}
-FROM_PEERS = 3e-4  # seconds on one thread, from which calls with pauses are to be as fast as the peer's
-HELPED, HELPED_FROM = 1.5, 1e-3  # how many times as fast two threads make them, and from how many seconds on
-IDLE = 0.002  # at most: of a CPU, that idle helpers use
-LOADING = {"onegru.load": 2.5, "a session with the provider": 1.3}  # at most, of the runtime's own time
+FROM_PEERS = 3e-4  # seconds on one thread from which calls after pauses must be as fast as the baseline's
+HELPED, HELPED_FROM = 1.5, 1e-3  # the speed-up by two threads, from this many seconds on
+IDLE = 0.002  # upper bound: the part of a CPU that idle workers use
+LOADING = {"onegru.load": 2.5, "a session with the provider": 1.3}  # upper bounds, of the runtime's own time
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A share of what the machine can do at most.
+    """A target as a fraction of what the machine can do.
 
     Attributes:
-        name: of what, and of which shapes.
-        least: the lowest share that is to be reached, on one thread and on two.
+        name: the quantity, and the shapes.
+        least: the lowest fraction that is required, on one thread and on two.
         of: the shapes.
-        measure: the share of a case, from its entry and the machine's limits.
+        measure: the fraction of a case, from its entry and the machine's limits.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Limit:
     measure: Callable[[Entry, Entry], float]
 
     def shares(self, parts: Parts, threads: str) -> list[float]:
-        """The shares of the cases that were measured."""
+        """Return the fractions of the measured cases."""
         limits = parts["tables"]["limits"][threads]
         entries = of_kind(parts, "tables", "case", threads)
         return [self.measure(e, limits) for e in entries if self.of(Case.read(e["case"]).shape)]
@@ -105,14 +105,14 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target, and what was measured.
+    """A target and its measurement.
 
     Attributes:
-        what: what was measured.
-        threads: with how many threads.
+        what: the measured quantity.
+        threads: the number of threads.
         wanted: the target.
-        found: the figure.
-        most: whether the target is the most that is allowed, not the least.
+        found: the measured value.
+        most: whether the target is an upper bound, not a lower bound.
     """
 
     what: str
@@ -128,7 +128,7 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """The target."""
+        """The target as text."""
         return f"{'≤' if self.most else '≥'} {self.wanted:g}"
 
 
@@ -138,7 +138,7 @@ def is_small_step(shape: Shape) -> bool:
 
 
 def verdicts(parts: Parts) -> list[Verdict]:
-    """All targets of which these results hold what is needed."""
+    """Return all targets for which these results have the needed data."""
     kinds = (_tuned_mean, _tables, _drawn, _whole, _ways, _scoring, _paced, _beside)
     return [verdict for kind in kinds for verdict in kind(parts)]
 

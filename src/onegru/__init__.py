@@ -1,7 +1,7 @@
 """Fast, bit-reproducible GRUs on the CPU, for ONNX, OpenVINO, PyTorch, Keras and Flax.
 
-Operators as functions (`gru`, `gru_cell`, `gru_sequence`, `augru_cell`, `augru_sequence`), a layer whose
-weights are prepared once (`GRU`), and files that hold them (`load`).
+The package has the operators as functions (`gru`, `gru_cell`, `gru_sequence`, `augru_cell`,
+`augru_sequence`), a layer that packs its weights once (`GRU`), and models from files (`load`).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ __all__ = [
     "verify",
 ]
 
-# Imported when first asked for, so that `import onegru` stays quick.
+# These modules are imported at first use, so that `import onegru` is fast.
 _LATER = {
     "Check": "onegru.rewriting.check",
     "InferenceSession": "onegru.models.inference_session",
@@ -110,7 +110,7 @@ _LATER = {
     "verify": "onegru.verification.verify",
 }
 
-# Public modules that are imported when they are first used.
+# Public modules that are imported at first use.
 _MODULES = ("backend", "conformance", "execution_provider", "openvino", "reports", "scoring")
 
 
@@ -125,5 +125,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """What users need: the public names and modules, what every module has."""
+    """Return the public names and modules, and the names that every module has."""
     return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})

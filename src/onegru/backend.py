@@ -46,14 +46,14 @@ class OneGRURep(BackendRep):
         """Run the model.
 
         Args:
-            inputs: arrays in the order of the model's inputs, or by name; one array for a model of one input.
+            inputs: arrays in the order of the model's inputs, or by name; one array if it has one input.
             kwargs: must be empty.
 
         Returns:
-            its outputs, in the model's order.
+            the outputs, in the model's order.
 
         Raises:
-            SpecError: an input does not fit.
+            SpecError: an input does not match the model.
         """
         _refuse_options(kwargs)
         if not isinstance(inputs, Mapping):
@@ -70,7 +70,7 @@ class OneGRUBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether the model can be run."""
+        """Whether onegru can run the model."""
         try:
             cls.prepare(model, device, **kwargs)
         except OneGRUError:
@@ -84,7 +84,7 @@ class OneGRUBackend(Backend):
         Args:
             model: the model.
             device: must be CPU.
-            kwargs: `engine` for what runs the GRU nodes, as in `onegru.GRU`; "auto" by default.
+            kwargs: `engine` for the GRU nodes, as in `onegru.GRU`. Default: "auto".
 
         Raises:
             SpecError: the device is not the CPU, an option is unknown, or a GRU node is invalid.
@@ -119,15 +119,15 @@ class OneGRUBackend(Backend):
 
         Args:
             node: the node.
-            inputs: arrays for its inputs, in order, without those whose name is empty; one array for a node
-                of one input.
+            inputs: arrays for its inputs, in order, without inputs whose name is empty. A single array for a
+                node with one input.
             device: must be CPU.
-            outputs_info: the type and the shape that each output must have; None if they are not known.
-            kwargs: `opset_version` for the opset, by default the newest that onnx and ONNX Runtime know;
-                `engine` as for `prepare`.
+            outputs_info: the type and the shape that each output must have. Default: None (unknown).
+            kwargs: `opset_version` for the opset (default: the newest that onnx and ONNX Runtime support),
+                and `engine` as for `prepare`.
 
         Raises:
-            SpecError: an argument does not fit the node.
+            SpecError: an argument does not match the node.
         """
         if not isinstance(node, NodeProto):
             raise SpecError.of("node", f"{shown(node)}; must be a NodeProto")

@@ -5,37 +5,38 @@
         "model.onnx", providers=["OnegruExecutionProvider", "CPUExecutionProvider"]
     )
 
-AUGRU nodes, which have attention (docs/operators/augru.md), are run as well; of a file without their function
-a session that gets the provider by name is configured by
-`options.register_custom_ops_library(onegru.execution_provider.get_library_path())`, while
-`options.add_provider_for_devices` needs nothing. The model is as it was, and so is the program around the
-session. Two things are ONNX Runtime's own. A GRU node whose inputs are all
-constants is computed by it before it asks any provider, unless the session gets
-`disabled_optimizers=["ConstantFolding"]`. And where a node or an option is refused, it prints so and goes on
-with its own kernels, unless the session gets `enable_fallback=0`. `onegru.InferenceSession` sees to both. It
-does not run opsets below 7 with other nodes; `onegru.load` does.
+The provider also runs AUGRU nodes, which have attention (docs/operators/augru.md). If the file does not
+contain their function, a session that names the provider needs
+`options.register_custom_ops_library(onegru.execution_provider.get_library_path())`. With
+`options.add_provider_for_devices` it needs nothing. The model and the rest of the program stay as they are.
+
+ONNX Runtime decides two things. It computes a GRU node with only constant inputs before it asks any
+provider, unless the session gets `disabled_optimizers=["ConstantFolding"]`. If the provider rejects a node
+or an option, ONNX Runtime prints that and uses its own kernels, unless the session gets
+`enable_fallback=0`. `onegru.InferenceSession` handles both. It does not run opsets below 7 with other
+nodes; `onegru.load` does.
 
 Options, given as `("OnegruExecutionProvider", {"threads": "1"})`:
 
-    threads: how many threads a GRU node may use, 0…64; 0, the default, for `onegru.get_num_threads()`. They
-        are those of the session: it never uses more than it has.
+    threads: the number of threads of a GRU node, 0…64. Default: 0 (`onegru.get_num_threads()`). A node uses
+        the session's threads, and never more than the session has.
     engine: "auto", "native", or "reference" for the float64 reference.
     weight_storage: "float16" or "bfloat16" to store the weights of float32 nodes in half the memory; "int8"
-        to store them in a quarter and to multiply in integers, as `onegru.GRU` describes.
-    activation_storage: "int16" (the default) or "int8" with weights in int8, "bfloat16" with bfloat16.
-    flush_subnormals: "1" to have states that are almost 0 count as 0, as `onegru.GRU` describes.
+        to store them in a quarter of the memory and multiply integers, as described in `onegru.GRU`.
+    activation_storage: "int16" (the default) or "int8" with int8 weights, "bfloat16" with bfloat16 weights.
+    flush_subnormals: "1" to replace states that are almost 0 by 0, as described in `onegru.GRU`.
 
-The storages may name nodes, one per line, as "first=int8" and "second=bfloat16"; the others keep
-float32. Options and nodes that the provider does not know are refused.
+The storage options may name nodes, one per line, as "first=int8" and "second=bfloat16". Other nodes keep
+float32. Unknown options and nodes are rejected.
 
-Weights are packed once where they do not change. Those that nodes make of constants are computed as the
-session is made, by ONNX Runtime's own kernels, and the nodes have nothing to do in a run: DequantizeLinear
-and QuantizeLinear of any type, Cast, Concat, and what cuts (Slice, Split) or moves axes (Transpose, Reshape
-and the like), in the main graph, in bodies and in functions. Only what would take far more memory than the
-constants, and nodes in different bodies that share all their names, are left to each run. Defaults of inputs
-are packed once, until a run passes others. If weights change in each run, onegru warns once with a
-`SpecWarning` in Python and in ONNX Runtime's log elsewhere: each run compares them, and packs them again
-when they have changed.
+Constant weights are packed once. If nodes compute weights from constants, ONNX Runtime's own kernels compute
+them when the session is created. The nodes then do nothing in a run. This covers DequantizeLinear and
+QuantizeLinear of any type, Cast, Concat, and nodes that cut (Slice, Split) or move axes (Transpose, Reshape
+and similar), in the main graph, in bodies and in functions. Two cases are computed in each run: results that
+need far more memory than their constants, and nodes in different bodies that share all their names. Defaults
+of inputs are packed once, until a run passes other arrays. If weights change in each run, onegru warns once,
+with a `SpecWarning` in Python and in ONNX Runtime's log elsewhere. Each run then compares the weights, and
+packs them again when they have changed.
 """
 
 from __future__ import annotations

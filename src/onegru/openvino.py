@@ -1,4 +1,4 @@
-"""onegru inside OpenVINO: its GRU layers in compiled models, and its operators in OpenVINO's own programs."""
+"""onegru inside OpenVINO: its GRU layers in compiled models, and its operators in OpenVINO programs."""
 
 from onegru.models.replace_grus import replace_grus
 from onegru.runtimes.openvino import errors, extensions

@@ -1,8 +1,8 @@
 """A naive oracle for every GRU operator: Python loops over direction, row, time step and unit.
 
-Written from the operators' own texts, one function per operator, in that operator's layout and with its
-names. It shares nothing with the package. Everything is computed in float64 and rounded once, at the end,
-to the type of X. It is meant for small sizes only: a few rows, steps and units.
+It is written from the specifications, with one function per operator, in that operator's layout and with
+its names. It shares no code with the package. Everything is computed in float64 and rounded once, at the
+end, to the type of X. It is meant only for small sizes: a few rows, steps and units.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def run() -> int:
         sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="onegru")  # replace characters that the terminal does not have
+            stream.reconfigure(errors="onegru")  # replaces characters that the terminal lacks
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings of other packages
         warnings.simplefilter("always", onegru.SpecWarning)
@@ -74,7 +74,7 @@ def run() -> int:
 
 
 def _plainer(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Replace characters that a terminal does not have."""
+    """Replace characters that a terminal lacks."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     plain = {"µ": "u", "→": "->", "…": "..."}
@@ -105,17 +105,17 @@ def _run() -> int:
         return _fail("; ".join(["interrupted", *map(str, stop.args)]), _INTERRUPTED)
     except onegru.OneGRUError as error:
         return _fail(_as_given(error))
-    except UnsupportedError as error:  # this build has no kernels for it
+    except UnsupportedError as error:  # this build has no kernels for the file
         return _fail(str(error))
     except MemoryError as error:
         return _fail(f"not enough memory ({error})")
     except OSError as error:
         words, name = error.strerror or str(error), error.filename
-        if name is None and error.errno == errno.ENOSPC:  # errors of files have names
+        if name is None and error.errno == errno.ENOSPC:  # errors about files have names
             name = "standard output"
         return _fail(f"{name}: {words}" if name else words)
     except Exception as error:
-        # Errors in the arguments themselves, such as an unknown option.
+        # Errors in the arguments, such as an unknown option.
         message = getattr(error, "format_message", None)
         if message is None:
             raise

@@ -1,4 +1,4 @@
-"""Inputs of a run: from files, or random."""
+"""Inputs of a run, from files or random."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from onegru.models.stream import first_states
 from onegru.system.array_files import Header, read_npy, read_npz
 from onegru.system.bounded import check_regular
 
-_MOST_DIGITS = 12  # of a size
+_MOST_DIGITS = 12  # of a size in an option
 
 
 def parse_pairs(
     option: str, texts: Sequence[str], what: str = "COLUMN", *, alone: bool = False
 ) -> dict[str, str]:
-    """NAME=VALUE, by name; a name alone, where that may be, stands for itself."""
+    """Parse NAME=VALUE, and return values by name. With `alone`, NAME means NAME=NAME."""
     found: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -43,12 +43,12 @@ def parse_pairs(
 
 
 def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
-    """The axes of inputs, from NAME=AXIS,...; raises as `parse_pairs` does."""
+    """Return the axes of inputs, from NAME=AXIS,...; raise the errors of `parse_pairs`."""
     return {name: order.split(",") for name, order in parse_pairs("--axes", texts, "AXIS,...").items()}
 
 
 def parse_dims(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
-    """Sizes of open dimensions, from NAME=SIZE, and shapes of inputs, from NAME=SIZE,SIZE,..."""
+    """Return sizes of dynamic dimensions, from NAME=SIZE, and shapes of inputs, from NAME=SIZE,SIZE,..."""
     sizes: dict[str, int | tuple[int, ...]] = {}
     for text in texts:
         name, _, size = text.rpartition("=")
@@ -67,7 +67,7 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
 def open_sizes(
     source: Opened, texts: Sequence[str], default: int | None
 ) -> dict[str, int | tuple[int, ...]] | None:
-    """Sizes of open dimensions as `parse_dims` reads them, and `default` for all others; None for none."""
+    """Return sizes of dynamic dimensions as `parse_dims` does, and `default` for others; None for none."""
     sizes = parse_dims(texts)
     if default is not None:
         file = open_model("SOURCE", source)
@@ -78,13 +78,13 @@ def open_sizes(
                 for axis, size in enumerate(info.shape or ())
                 if not isinstance(size, int)
             }
-        # What --dim says of a whole input holds for its dimensions wherever they occur.
+        # If --dim gives the shape of an input, it also sets its dimensions in other inputs.
         sizes = {**dict.fromkeys(open_names[False] - open_names[True], default), **sizes}
     return sizes or None
 
 
 def split_name(text: str, known: Container[str]) -> tuple[str | None, str]:
-    """[NAME=]FILE as name and file: at the first '=' that ends a known name, else at the last one."""
+    """Split [NAME=]FILE into name and file, at the first '=' that ends a known name, else at the last one."""
     for match in re.finditer("=", text):
         if text[: match.start()] in known:
             return text[: match.start()], text[match.end() :]
@@ -100,7 +100,7 @@ def gather_inputs(
     default: int | None = None,
     draws: bool = True,
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """An array for each input: from files, else random if there is a seed or no file is given.
+    """Return an array for each input: from files, else random if there is a seed or no file is given.
 
     Without a seed, the states that the file describes have their initial values.
     """
@@ -148,7 +148,7 @@ def _names(model: Model) -> str:
 
 
 def input_files(texts: Iterable[str], model: Model) -> list[Path]:
-    """The files that [NAME=]FILE name."""
+    """Return the files in [NAME=]FILE arguments."""
     return [_named_file(text, by_name(model.inputs))[1] for text in texts]
 
 
@@ -160,7 +160,7 @@ def _named_file(text: str, known: Container[str]) -> tuple[str | None, Path]:
 
 
 def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str, Array]:
-    """The arrays in [NAME=]FILE, by names of inputs."""
+    """Return the arrays in [NAME=]FILE, by names of inputs."""
     name, path = _named_file(text, known)
     if name is not None and name not in known:
         raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
@@ -170,7 +170,7 @@ def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str,
     if suffix == ".npz":
 
         def choose(headers: Mapping[str, Header]) -> Iterable[str]:
-            """The arrays to read, checked against their inputs."""
+            """Return the names of arrays to read, checked against their inputs."""
             inputs = {item: item for item in headers}
             if name is not None:
                 if name not in headers and len(headers) != 1:
@@ -209,7 +209,7 @@ def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str,
 def _check_header(info: TensorInfo, header: Header) -> None:
     """Raise SpecError unless the header of an array fits an input."""
     if not info.is_tensor:
-        return  # the run says what is wrong
+        return  # the run reports the error
     dtype, shape = header
     if info.dtype == "bfloat16" and dtype in (np.dtype("V2"), np.float32):
         dtype = bfloat16()
@@ -228,7 +228,7 @@ def _only_input(text: str, model: Model) -> str:
 
 
 def _as_bfloat16(info: TensorInfo, array: Array) -> Array:
-    """A bfloat16 array from a NumPy file, which holds its bytes, or the same values as float32."""
+    """Return a bfloat16 array from a NumPy file, which holds its bytes, or the same values as float32."""
     if array.dtype == np.dtype("V2"):
         return array.view(bfloat16())
     if array.dtype == np.float32:
@@ -246,7 +246,7 @@ def _as_bfloat16(info: TensorInfo, array: Array) -> Array:
 
 @contextmanager
 def explained(model: Model, random_names: Sequence[str]) -> Iterator[None]:
-    """If a model fails on inputs of which some are random, say that they may be the reason."""
+    """If a model fails on partly random inputs, add to the error that they may be the reason."""
     try:
         yield
     except (FormatError, SpecError) as error:

@@ -25,7 +25,7 @@ from onegru.rewriting.rewrite import Rewriting
 
 
 def opened(source: Path, target: Path, suffixes: Sequence[str], overwrite: bool) -> Opened:
-    """The source, once the target is known to be a file that may be written."""
+    """Open the source, after a check that the target is a file that may be written."""
     check_target(f"TARGET {target}", target, suffixes)
     file = open_layers("SOURCE", source)
     for path in model_files(target):
@@ -47,7 +47,7 @@ def check_of(
     tolerance: float | None,
     no_check: bool,
 ) -> bool | Check:
-    """What the options of the check ask for."""
+    """Return the `check` argument that the options of the check specify."""
     given = {"--input": inputs, "--dim": dims, "--dims": default_dim, "--tolerance": tolerance}
     if no_check:
         refuse(given, "with --no-check")
@@ -70,7 +70,7 @@ def refuse(options: Mapping[str, object], when: str) -> None:
 
 
 def show_rewriting(report: Rewriting, *, as_json: bool) -> None:
-    """Lines for each change, then a table of how far the outputs differ; or JSON."""
+    """Print lines for each change, then a table of the outputs' differences; or JSON."""
     if as_json:
         print_json(dataclasses.asdict(report))
         return
@@ -89,7 +89,7 @@ def show_rewriting(report: Rewriting, *, as_json: bool) -> None:
 
 
 def show_outputs(console: Console, outputs: Sequence[Comparison]) -> None:
-    """A table of how far the outputs of the target are from those of the source."""
+    """Print a table of the differences between outputs of target and source."""
     if not outputs:
         console.print("not checked", highlight=False)
         return
@@ -111,7 +111,7 @@ class PlainHelp(typer.core.TyperCommand):
                 name = "Arguments" if param.param_type_name == "argument" else "Options"
                 name = getattr(param, "rich_help_panel", None) or name
                 term, words = record
-                groups.setdefault(name, []).append((re.sub(r" <.*>", "", term), words))  # Python's types
+                groups.setdefault(name, []).append((re.sub(r" <.*>", "", term), words))  # no Python types
         for name, records in groups.items():
             with formatter.section(name):
                 formatter.write_dl(records)

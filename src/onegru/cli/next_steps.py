@@ -14,7 +14,7 @@ from onegru.rewriting.rewrite import RUNTIMES
 
 
 def next_steps(found: Inspection) -> Iterator[tuple[str, str]]:
-    """What can be done with a file, and the command that does it, which runs as it is printed."""
+    """Yield possible actions for a file, each with its command, which runs as printed."""
     if not found.path.isprintable():
         return
     file = shlex.quote(f"./{found.path}" if found.path.startswith("-") else found.path)
@@ -27,11 +27,11 @@ def next_steps(found: Inspection) -> Iterator[tuple[str, str]]:
     operators = {gru.operator for gru in found.grus}
     is_whole = is_onnx or found.kind == Kind.OPENVINO.words
     if is_whole and not operators & _TOO_OLD and any(_can_be_int8(gru, found) for gru in found.grus):
-        opset = " --opset 13" if "GRU-7" in operators else ""  # of opsets 7 to 13
+        opset = " --opset 13" if "GRU-7" in operators else ""  # the file has one of the opsets 7 to 13
         yield "weights in int8", f"onegru quantize {file} TARGET{opset}"
     fails = {verdict.runtime for gru in found.grus for verdict in gru.others}
     if any(gru.dtype == "float64" for gru in found.grus):
-        fails.discard("openvino")  # OpenVINO computes it in float32 in any case
+        fails.discard("openvino")  # OpenVINO always computes float64 nodes in float32
     for runtime in RUNTIMES if is_onnx else ():
         if runtime in fails:
             yield f"right in {runtime} after", f"onegru rewrite {file} TARGET --for {runtime}"
@@ -43,9 +43,9 @@ def next_steps(found: Inspection) -> Iterator[tuple[str, str]]:
             yield "as a model", f"onegru convert {file} TARGET.onnx{node}"
 
 
-# How the layers of one stack are called.
+# The end of the names of a stack's layers.
 _LAYER = re.compile(r", layer \d+$")
-# Models of their opsets may not be brought to one that has weights in int8.
+# Models with these operators may not be convertible to an opset with int8 weights.
 _TOO_OLD = {"GRU-1", "GRU-3"}
 
 

@@ -11,7 +11,7 @@ import typer
 
 from onegru.peers.registry import PRECISIONS
 
-#: The most seconds that a runtime may be given: a day.
+#: The largest timeout of a runtime in seconds: a day.
 LONGEST = 86_400.0
 
 Text = str | None
@@ -20,7 +20,7 @@ Number = int | None
 
 
 def option(usage: str, words: str, group: str | None = None, **rules: Any) -> Any:
-    """An option from its line in the help, such as `-o, --output FILE`, and its description."""
+    """Return an option from its line in the help, such as `-o, --output FILE`, and its description."""
     names, metavar = re.fullmatch(r"(-[^ ,]+(?:, -[^ ,]+)*) ?(.*)", usage).groups()  # type: ignore[union-attr]
     return typer.Option(
         *names.split(", "), metavar=metavar or None, help=words, rich_help_panel=group, **rules
@@ -28,18 +28,18 @@ def option(usage: str, words: str, group: str | None = None, **rules: Any) -> An
 
 
 def argument(metavar: str, words: str, **rules: Any) -> Any:
-    """An argument with its name in the help, and its description."""
+    """Return an argument with its name in the help, and its description."""
     return typer.Argument(metavar=metavar, help=words, **rules)
 
 
 def path(text: str) -> Path:
-    """A path; '' is not one, and would mean the current folder."""
+    """Return a path. The empty text is invalid, because it would mean the current folder."""
     if not text:
         raise typer.BadParameter("'' is not a file or folder; must be a name")
     return Path(text)
 
 
-# ---- of several commands
+# ---- options of several commands
 
 Model = Annotated[Path, argument("MODEL", "ONNX model (.onnx) or OpenVINO IR (.xml).")]
 Inputs = Annotated[Texts, option("-i, --input [NAME=]FILE", "Input, as for `onegru run`.")]
@@ -93,7 +93,7 @@ File = Annotated[Path, argument("FILE", ANY_FILE)]
 timeout = partial(option, "--timeout SECONDS", min=1.0, max=LONGEST)
 PRECISION = f"--precision {' or '.join(PRECISIONS)}"
 
-# ---- of commands that change a model
+# ---- options of commands that change a model
 
 _check = partial(option, group="The check")
 _writing = partial(option, group="The target")

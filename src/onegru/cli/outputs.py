@@ -23,7 +23,7 @@ from onegru.system.atomic_write import write_files
 
 
 def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> dict[Path, tuple[str, ...]]:
-    """The files for outputs and what goes into each, from [NAME=]FILE, checked before anything runs."""
+    """Return the files for outputs and the content of each, from [NAME=]FILE, checked before any run."""
     names = tuple(info.name for info in model.outputs)
     targets: dict[Path, tuple[str, ...]] = {}
     for text in texts:
@@ -46,7 +46,7 @@ def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> 
 
 
 def check_target(given: str, path: Path, suffixes: Sequence[str], others: Iterable[Path] = ()) -> None:
-    """Check that a file can be written, besides others."""
+    """Raise SpecError unless a file can be written and differs from others."""
     if path.suffix.lower() not in suffixes:
         raise SpecError(f"{given}: must end in {' or '.join(suffixes)}")
     if not path.parent.is_dir():
@@ -62,7 +62,7 @@ def check_target(given: str, path: Path, suffixes: Sequence[str], others: Iterab
 def check_not_read(
     given: str, path: Path, model: Opened | None, called: str = "the model", inputs: Iterable[Path] = ()
 ) -> None:
-    """Check that a file to write is not one of the files that are read, under any name."""
+    """Raise SpecError if a file to write is one of the files that are read, under any name."""
     if not path.exists():
         return
     parts = [] if model is None else format_of(model).files(model)
@@ -89,7 +89,7 @@ def write_outputs(targets: Mapping[Path, Sequence[str]], results: Mapping[str, A
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
-    """As `numpy.savez`, which takes no array called "file"."""
+    """Write like `numpy.savez`, which accepts no array called "file"."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
@@ -111,12 +111,12 @@ def print_run(
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print a document as JSON, with NaN and infinities as strings, as JSON has none."""
+    """Print a document as JSON, with NaN and infinities as strings, because JSON lacks them."""
     print(json.dumps(_plain(document), allow_nan=False))
 
 
 def _storable(name: str, value: Array) -> Array:
-    """An output in a type that NumPy files can hold: bfloat16 as float32, which has its values."""
+    """Return an output in a type that NumPy files support: bfloat16 becomes float32, with the same values."""
     if not isinstance(value, np.ndarray):
         raise SpecError(f"output {name!r}: not a tensor, so it cannot be written")
     if value.dtype.name == "bfloat16":
@@ -131,7 +131,7 @@ def _outline(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value in types that JSON has."""
+    """Return a value in types that JSON supports."""
     if isinstance(value, np.ndarray | np.generic):
         known = value.dtype.kind in "biufOUS"  # bfloat16 has another kind
         return _plain((value if known else value.astype(np.float32)).tolist())

@@ -41,7 +41,7 @@ class Screen(Console):
 
 
 def safe(text: str) -> str:
-    """Text from a file or another program, safe to print with markup."""
+    """Return text from a file or another program that is safe to print with markup."""
     return escape(printable(text))
 
 
@@ -72,7 +72,7 @@ class RuledTable(Table):
     """A table whose first column has names."""
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        """Add a row; a name that is too long is cut in front, and several words are folded."""
+        """Add a row. Long names are cut at the beginning, and several words are wrapped."""
         name, *others = cells
         if isinstance(name, str) and " " not in name.strip():
             name = FrontCut(name)
@@ -80,7 +80,7 @@ class RuledTable(Table):
 
 
 def ruled_table(headings: Iterable[str], figures: Iterable[str]) -> Table:
-    """A table with a line below its headings; columns of figures are aligned right."""
+    """Return a table with a line below its headings. Columns of figures are aligned right."""
     table = RuledTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
         table.add_column(heading)
@@ -90,7 +90,7 @@ def ruled_table(headings: Iterable[str], figures: Iterable[str]) -> Table:
 
 
 def fits(console: Console, table: Table) -> bool:
-    """Whether a table needs no more than the width of the console."""
+    """Whether a table is not wider than the console."""
     return console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width
 
 
@@ -100,7 +100,7 @@ class ProgressBar:
     _most_words, _bar_width = 45, 20
 
     def __init__(self, label: str) -> None:
-        # All of it fits 80 columns.
+        # The whole line fits 80 columns.
         words = Column(no_wrap=True, overflow="ellipsis", max_width=self._most_words)
         label_column = TextColumn("{task.description}", table_column=words)
         columns = (SpinnerColumn(), label_column, BarColumn(self._bar_width), *self._figures())
@@ -115,7 +115,7 @@ class ProgressBar:
         self.seconds = 0.0
 
     def _figures(self) -> tuple[ProgressColumn, ...]:
-        """What follows the bar."""
+        """Return the columns after the bar."""
         return (TimeElapsedColumn(),)
 
     def progress(self, done: int, total: int) -> None:
@@ -130,7 +130,7 @@ class ProgressBar:
     def __exit__(self, *error: object) -> None:
         self.seconds = time.perf_counter() - self._began
         self._timer.cancel()
-        self._timer.join()  # else it might start the bar just after it was stopped
+        self._timer.join()  # otherwise it might start the bar after the stop
         self._bar.stop()
 
 
@@ -148,13 +148,13 @@ class CountingBar(ProgressBar):
 
 
 class _Rate(ProgressColumn):
-    """How many things are done in a second."""
+    """The number of finished items per second."""
 
     def __init__(self, things: str) -> None:
         self._things = things
         super().__init__()
 
     def render(self, task: Task) -> Text:
-        """The rate of the last seconds; nothing before there is one."""
+        """Return the rate of the last seconds; empty if there is none yet."""
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:,.0f} {self._things}/s")

@@ -1,4 +1,4 @@
-"""Tables and paragraphs that fit 80 columns."""
+"""Tables and paragraphs for 80 columns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def show_run(
     seconds: float,
     written: Sequence[Path],
 ) -> None:
-    """A line for each input and output, or two if they would be too long, then the time."""
+    """Print one or two lines for each input and output, then the time."""
     rows = [
         (kind, safe(name), *_outline(array))
         for kind, arrays in (("in", values), ("out", results))
@@ -60,7 +60,7 @@ def show_run(
 
 
 def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
-    """A paragraph for each GRU."""
+    """Print a paragraph for each GRU."""
     is_model = report.other_nodes is not None
     if as_json:
         document: dict[str, Any] = {"model": report.path, "kind": report.kind}
@@ -108,14 +108,14 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
 
 
 def show_next_steps(console: Console, steps: Iterable[tuple[str, str]]) -> None:
-    """What can be done with a file: the command for each; nothing where there is none."""
+    """Print the command for each possible action."""
     if steps := list(steps):
         width = max(len(what) for what, _ in steps)
         say(console, "", *(f"{what.ljust(width)}  {safe(command)}" for what, command in steps))
 
 
 def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator, *, as_json: bool) -> None:
-    """The targets, the one in use marked, and what runs GRU layers in OpenVINO."""
+    """Print the targets, with the current one marked, and the implementation of GRU layers in OpenVINO."""
     if as_json:
         print_json({**dataclasses.asdict(targets), "openvino": dataclasses.asdict(operator)})
         return
@@ -131,12 +131,12 @@ def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator,
     say(console, f"OpenVINO: {words}{f': {safe(operator.problem)}' if operator.problem else ''}")
 
 
-#: The name of a run, its outputs, and what to say of it without outputs.
+#: The name of a run, its outputs, and the text for a run without outputs.
 Run = tuple[str, Sequence[Comparison], str]
 
 
 def show_comparisons(console: Console, runs: Sequence[Run], *, with_tolerance: bool = False) -> None:
-    """A table of how far the outputs of runs are from the expected ones."""
+    """Print a table of the differences between outputs of runs and expected outputs."""
     items = [item for _, outputs, _ in runs for item in outputs]
     is_noisy = any(item.agrees and item.snr is not None and item.snr < _NOISELESS for item in items)
     more = [*["SNR"] * is_noisy, *["allowed"] * with_tolerance]
@@ -202,7 +202,7 @@ def _show_gru(console: Console, item: GruReport) -> None:
 
 
 def _grid(columns: int) -> Table:
-    """A table without lines, whose first column is a label; long cells are folded."""
+    """Return a table without lines. Its first column holds labels, and long cells are wrapped."""
     table = Table.grid(padding=(0, 2))
     table.add_column("", no_wrap=True)
     for _ in range(columns - 1):

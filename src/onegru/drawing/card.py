@@ -1,4 +1,4 @@
-"""HTML cards for notebooks, without scripts, in the colours of the notebook."""
+"""HTML cards for notebooks, without scripts, in the notebook's colors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onegru.core.wording import aligned, printable
 _LONGEST = 200  # characters of a text
 _MOST_ROWS = 50
 
-#: The title, the facts, and the headings and rows of a table, as of `card`.
+#: The arguments of `card`: the title, the facts, and the headings and rows of a table.
 Card = tuple[str, Sequence[tuple[str, str]], Sequence[str], Sequence[Sequence[str]]]
 
 _BOX = (
@@ -26,7 +26,7 @@ _TABLE = "border-collapse:collapse;border:0;margin:6px 0 0;color:inherit;font-si
 
 
 class CardReport:
-    """A report that shows the same table in notebooks and where it is printed."""
+    """A report that shows the same table in notebooks and as printed text."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ def card(
     headings: Sequence[str] = (),
     rows: Sequence[Sequence[str]] = (),
 ) -> str:
-    """A card, as HTML. Every text may hold anything: it is escaped, and cut where it is long."""
+    """Return a card as HTML. Texts can contain anything: they are escaped, and cut if they are long."""
     parts = [f'<div style="{_BOX}"><div style="font-weight:600;overflow-wrap:anywhere">{_safe(title)}</div>']
     named = [_row((label, words), "td", faint=1) for label, words in facts if words]
     parts.append(f'<table style="{_TABLE}">{"".join(named)}</table>')
@@ -62,13 +62,13 @@ def card(
 
 
 def _safe(text: str) -> str:
-    """A text for HTML, from wherever it is."""
+    """Return a text from any source, safe for HTML."""
     text = printable(text[: _LONGEST + 1])
     return escape(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
 
 
 def _row(cells: Sequence[str], tag: str, faint: int = 0) -> str:
-    """A row of a table, whose first cells are faint."""
+    """Return a row of a table. Its first cells are faint."""
     styles = [
         f"{_CELL};font-weight:normal{';opacity:.65' if index < faint else ''}" for index in range(len(cells))
     ]

@@ -1,6 +1,6 @@
-"""Colours of numbers: maps whose lightness changes evenly, for light and for dark backgrounds.
+"""Color maps for numbers, with evenly changing lightness, for light and dark backgrounds.
 
-Each is a path through Oklab, in which equal distances look equal (B. Ottosson, 2020).
+Each map is a path through Oklab, where equal distances look equal (B. Ottosson, 2020).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[np.float64]
 
-#: The number of colours in a map.
+#: The number of colors in a map.
 COUNT = 256
 
-# Oklab to linear sRGB, by way of the cubes of three responses.
+# Oklab to linear sRGB, through the cubes of three responses.
 _TO_RESPONSES = np.array(
     [[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728], [1, -0.0894841775, -1.2914855480]]
 )
@@ -27,7 +27,7 @@ _TO_RGB = np.array(
     ]
 )
 
-# Points of a path: lightness, chroma, and hue in degrees. What is near zero recedes into the background.
+# Points of a path: lightness, chroma, and hue in degrees. Values near zero have the background's lightness.
 _PATHS: Mapping[tuple[str, str], Sequence[tuple[float, float, float]]] = {
     ("light", "sequential"): ((0.97, 0.010, 190), (0.80, 0.075, 200), (0.55, 0.110, 235), (0.28, 0.115, 275)),
     ("dark", "sequential"): ((0.22, 0.015, 275), (0.45, 0.105, 265), (0.68, 0.115, 225), (0.94, 0.060, 185)),
@@ -46,7 +46,7 @@ KINDS = ("sequential", "diverging")
 
 
 def colours(theme: str, kind: str) -> npt.NDArray[np.uint8]:
-    """The colours of a map, [256, 3], from its lowest number to its highest."""
+    """Return the colors of a map, [256, 3], from its lowest number to its highest."""
     points = np.array([_lab(*point) for point in _PATHS[theme, kind]])
     if kind == "diverging":
         middle = len(points) // 2
@@ -62,7 +62,7 @@ def colours(theme: str, kind: str) -> npt.NDArray[np.uint8]:
 
 
 def _evenly(points: Numbers, count: int) -> Numbers:
-    """Points on a path, in even steps of lightness, which comes first."""
+    """Return points on a path in even steps of lightness, which is the first coordinate."""
     distances = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(points[:, 0])))])
     at = np.linspace(0, distances[-1], count)
     return np.stack([np.interp(at, distances, axis) for axis in points.T], axis=1)

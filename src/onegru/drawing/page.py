@@ -15,14 +15,14 @@ import numpy as np
 from onegru.drawing.colours import KINDS, THEMES, colours
 from onegru.drawing.picture import Floats, Panel, Picture, View
 
-#: The most numbers that a page holds, each in two bytes; as text they take 27 MB.
+#: The largest count of numbers in a page, each in two bytes. As text they take 27 MB.
 MOST_NUMBERS = 10_000_000
 
 _NONE = 65535  # stands for NaN
 
 
 def page(picture: Picture) -> str:
-    """The page of a picture. Where it would be too large, it holds means of a few steps each, and says so."""
+    """Return the page of a picture. If it is too large, it holds means of a few steps each, and says so."""
     numbers = sum(array.size for view in picture.views for run in view.runs for array in run.values)
     stride = max(1, math.ceil(numbers / MOST_NUMBERS))
     notes = []
@@ -45,7 +45,7 @@ def page(picture: Picture) -> str:
     folder = Path(__file__).parent
     parts = {
         "title": escape(picture.title),
-        # "<" is all that could end the element.
+        # Only "<" could end the element.
         "data": json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
         "script": "\n".join((folder / name).read_text(encoding="utf-8") for name in ("maps.js", "page.js")),
     }
@@ -77,7 +77,7 @@ def _view(view: View, stride: int) -> dict[str, Any]:
 
 
 def _packed(array: Floats, panel: Panel, stride: int) -> bytes:
-    """Numbers of a panel's range in two bytes each, unit by unit; infinities as the ends of the range."""
+    """Return numbers of a panel's range in two bytes each, unit by unit; infinities become range ends."""
     if stride > 1 and len(array):
         starts = np.arange(0, len(array), stride)
         counts = np.diff(np.append(starts, len(array)))

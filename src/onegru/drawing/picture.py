@@ -19,9 +19,9 @@ class Panel:
 
     key: str  # its symbol, such as "z"
     title: str  # its name, such as "update gate z"
-    words: str  # what its values mean, in a line
-    low: float  # the least number of its colours
-    high: float  # the greatest
+    words: str  # the meaning of its values, in a line
+    low: float  # the number of its first color
+    high: float  # the number of its last color
     kind: str  # "sequential" or "diverging"
     apart: float = 0.0  # the largest difference between two runs; 0 if they are equal or there is one run
 
@@ -30,42 +30,42 @@ class Panel:
 class Run:
     """The numbers of one run."""
 
-    label: str  # what it is called
-    words: str  # what it is
-    values: tuple[Floats, ...]  # those of each panel, [T, H]
+    label: str  # its name
+    words: str  # its description
+    values: tuple[Floats, ...]  # the values of each panel, [T, H]
 
     @property
     def steps(self) -> int:
-        """T."""
+        """Number of steps (T)."""
         return len(self.values[0])
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One direction of one run, or of two."""
+    """One direction of one run, or of two runs."""
 
-    name: str  # of the direction
-    panels: tuple[Panel, ...]  # what is shown
-    runs: tuple[Run, ...]  # one run, or two that are compared
-    orders: Mapping[str, Sequence[int]]  # orders of the units, by name, the first the one to begin with
+    name: str  # the direction's name
+    panels: tuple[Panel, ...]  # the panels to show
+    runs: tuple[Run, ...]  # one run, or two runs to compare
+    orders: Mapping[str, Sequence[int]]  # orders of the units, by name; the first is the default
 
     @property
     def units(self) -> int:
-        """H."""
+        """Hidden size (H)."""
         return int(self.runs[0].values[0].shape[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture."""
+    """The data of a page."""
 
-    title: str  # in a few words
-    words: str  # what was run, in a line
-    views: tuple[View, ...]  # one, or one for each direction
+    title: str  # a short title
+    words: str  # a description of the run, in a line
+    views: tuple[View, ...]  # one view, or one for each direction
 
 
 def extent(values: Sequence[Floats]) -> tuple[float, float]:
-    """The least and the greatest finite number of some arrays; 0 and 0 if there is none."""
+    """Return the least and the greatest finite number of the arrays; 0 and 0 if there is none."""
     finite = [array[np.isfinite(array)] for array in values]
     finite = [array for array in finite if array.size]
     if not finite:
@@ -74,7 +74,7 @@ def extent(values: Sequence[Floats]) -> tuple[float, float]:
 
 
 def symmetrical(values: Sequence[Floats]) -> float:
-    """A round number that no finite one exceeds in size; 1 if all are 0."""
+    """Return a round number that no finite absolute value exceeds; 1 if all are 0."""
     most = max(map(abs, extent(values)))
     if most == 0:
         return 1.0

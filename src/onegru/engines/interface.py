@@ -12,10 +12,10 @@ from onegru.core.spec import Weights
 
 
 class EngineOptions(NamedTuple):
-    """What runs a layer, and in which types, as in the arguments of `onegru.GRU`.
+    """Options of the engine and its types, as in the arguments of `onegru.GRU`.
 
-    Options of a model may name a type for each GRU node, in lines NODE=TYPE: this is also how ONNX Runtime
-    hands them to its provider.
+    Options of a model may name a type for each GRU node, in lines NODE=TYPE. ONNX Runtime passes them to its
+    provider in the same form.
     """
 
     engine: str = "auto"
@@ -34,11 +34,11 @@ class EngineOptions(NamedTuple):
 
     @property
     def texts(self) -> dict[str, Any]:
-        """The options that are set, as ONNX Runtime hands them to its provider."""
+        """The options that are set, in the form in which ONNX Runtime passes them to its provider."""
         return {name: "1" if value is True else value for name, value in self._asdict().items() if value}
 
     def for_node(self, name: str) -> Self:
-        """The options of one GRU node of a model."""
+        """Return the options of one GRU node of a model."""
         weights, activations = (
             _told(value, name) for value in (self.weight_storage, self.activation_storage)
         )
@@ -47,47 +47,47 @@ class EngineOptions(NamedTuple):
         return self._replace(weight_storage=weights, activation_storage=activations)
 
     def for_type(self, dtype: str) -> Self:
-        """The options for a GRU node of a model: only float32 nodes can store weights in another type."""
+        """Return the options for a GRU node of a model. Only float32 nodes can use another storage type."""
         return self if dtype == "float32" else self._replace(weight_storage=None, activation_storage=None)
 
 
 def _told(value: str | None, node: str) -> str | None:
-    """What an option says of a node."""
+    """Return the value of an option for a node."""
     if value is None or "=" not in value:
         return value
     lines = (line.rpartition("=") for line in value.split("\n"))
     return next((storage for name, _, storage in lines if name == node), None)
 
 
-#: The best engine, and weights in the layer's own type.
+#: The best engine, and weights in the layer's type.
 DEFAULT_OPTIONS = EngineOptions()
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One call in canonical form: checked views of any strides; outputs overlap nothing."""
+    """One call in canonical form, as checked views of any strides. Outputs overlap no other array."""
 
     X: Array  # [T, B, I]
     initial_h: Array | None  # [D, B, H]; None for zeros
     sequence_lens: Array | None  # [B], intp, each in 0…T; None for all T
     attention: Array | None  # [T, B]; None without attention
-    Y: Array | None  # [T, D, B, H], to be written; None if not wanted
-    Y_h: Array | None  # [D, B, H], to be written; None if not wanted
+    Y: Array | None  # [T, D, B, H], output; None if not requested
+    Y_h: Array | None  # [D, B, H], output; None if not requested
 
 
 class EngineStream(Protocol):
-    """Steps on a state [B, H], of the type computed in, that is changed in place."""
+    """A stream that changes a state [B, H], of the type of the computation, in place."""
 
     @property
     def native(self) -> _native.Stream | None:
-        """The native fast path for plain steps, if there is one."""
+        """The native fast path for plain steps; None without one."""
 
     def run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
-        """Do checked steps: X [T, n, I], attention [T, n], rows [n] of the state or None, Y [T, 1, n, H]."""
+        """Run checked steps: X [T, n, I], attention [T, n], rows [n] of the state or None, Y [T, 1, n, H]."""
 
 
 class Engine(Protocol):
-    """Weights, prepared once, and what runs calls on them."""
+    """An engine with weights that are prepared once for many calls."""
 
     @property
     def name(self) -> str:
@@ -95,14 +95,14 @@ class Engine(Protocol):
 
     @property
     def weights(self) -> Weights:
-        """The weights, restored from the form that they are kept in."""
+        """The weights, restored from the engine's form."""
 
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
 
     @property
     def native(self) -> _native.Layer | None:
-        """The native fast path for plain calls, if there is one."""
+        """The native fast path for plain calls; None without one."""
 
     def stream(self, state: Array) -> EngineStream:
-        """Steps on `state`."""
+        """Return a stream with this state."""

@@ -24,24 +24,24 @@ _STORAGES = (*ELEMENT_TYPES, "int8")  # as in native/problem.h
 
 _FUNCTIONS = {name: index for index, name in enumerate(ACTIVATIONS)}
 
-#: The most threads that a call may use.
+#: The largest number of threads of a call.
 MOST_THREADS = 64
 
-# What `set_num_threads` was given last; 0 for the default.
+# The last argument of `set_num_threads`; 0 for the default.
 _asked = 0
 
-# Of _native.pyi.
+# Digest of _native.pyi.
 # table: native_digest
 _DIGEST = "2a9a1522e25c"
 # end
 
-#: What the compiled module must be made for: its functions, by the digest, and the tables whose rows it is
-#: told by number. `python -m docs.generate` writes it into the module's sources.
+#: The interface that the compiled module must have: its functions, as a digest, and the tables whose rows are
+#: passed to it by number. `python -m docs.generate` writes it into the module's sources.
 INTERFACE = " ".join((_DIGEST, *ACTIVATIONS, *_STORAGES, str(MOST_THREADS)))
 
 
 def check_module(found: str | None) -> None:
-    """Refuse a module that was built from other sources than these, as in a tree that was updated."""
+    """Raise ImportError if the module was built from other sources, as in a tree that was updated."""
     if found != INTERFACE:
         raise ImportError(
             "onegru: its compiled module was built from other sources than these; must be built again: "
@@ -49,7 +49,7 @@ def check_module(found: str | None) -> None:
         )
 
 
-if "docs.generate" not in sys.modules:  # which writes what the next module is built from
+if "docs.generate" not in sys.modules:  # it writes the sources of the next module
     check_module(_native.interface() if hasattr(_native, "interface") else None)
 
 
@@ -58,12 +58,12 @@ class Targets:
     """The SIMD targets of the native core.
 
     Attributes:
-        available: those compiled that this processor runs, best first.
-        chosen: the one in use: the best, or what the environment variable ONEGRU_TARGET names.
-        int8: what multiplies in int8 on it: "simd" for its usual instructions, "vnni" for AVX-512 VNNI or
-            AVX-VNNI, "amx" for AMX where there are several rows and VNNI where there is one.
-        is_native: whether the build is for one target only, such as an editable install for the target of the
-            machine that made it; `pip install .` and wheels have every target.
+        available: the compiled targets that this processor supports, best first.
+        chosen: the target in use: the best, or the one that the environment variable ONEGRU_TARGET names.
+        int8: the instructions for int8 matmuls: "simd" for the target's usual instructions, "vnni" for
+            AVX-512 VNNI or AVX-VNNI, "amx" for AMX with several rows and VNNI with one row.
+        is_native: whether the build has only one target, such as an editable install for the target of the
+            machine that built it. `pip install .` and wheels have every target.
     """
 
     available: tuple[str, ...]
@@ -101,7 +101,7 @@ def set_num_threads(n: int | None) -> None:
             while other processes need them.
 
     Raises:
-        SpecError: n is not such a number.
+        SpecError: n is not a number from 1 to 64.
     """
     _honour_environment()
     _set(0 if n is None else integer("n", n, 1, MOST_THREADS))
@@ -114,7 +114,7 @@ def get_num_threads() -> int:
 
 
 def asked_threads() -> int | None:
-    """The last argument of `set_num_threads`. None is the default, and a call may then use fewer threads."""
+    """Return the last argument of `set_num_threads`. With None, the default, a call may use fewer threads."""
     _honour_environment()
     return _asked or None
 
@@ -122,8 +122,8 @@ def asked_threads() -> int | None:
 def empty_cache() -> int:
     """Release the cached memory of outputs.
 
-    New outputs of 64 KiB and more reuse the memory of earlier ones that are gone: fresh memory costs more
-    than the arithmetic of a small layer. At most 64 MiB are kept, and memory unused for ten seconds is
+    New outputs of 64 KiB and more reuse the memory of deleted outputs, because fresh memory costs more than
+    the arithmetic of a small layer. At most 64 MiB are kept. Memory that was unused for ten seconds is
     released by the next call that makes or frees such an output.
 
     Returns:
@@ -134,7 +134,7 @@ def empty_cache() -> int:
 
 @functools.cache
 def _honour_environment() -> None:
-    """Read ONEGRU_TARGET and ONEGRU_NUM_THREADS, once, when the native core is first used."""
+    """Read ONEGRU_TARGET and ONEGRU_NUM_THREADS once, when the native core is first used."""
     name = os.environ.get("ONEGRU_TARGET")
     if name and name not in _native.available_targets():
         must = ", ".join(_native.available_targets())
@@ -149,7 +149,7 @@ def _honour_environment() -> None:
 
 def _set(threads: int) -> None:
     """Set the number of threads; 0 for the default."""
-    # OMP_NUM_THREADS can be a list with a number for each level, so other libraries report its errors.
+    # OMP_NUM_THREADS can be a list with a number for each level. Other libraries report its errors.
     global _asked
     _asked = threads
     first = re.match(r"\s*0*([1-9][0-9]*)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""))
@@ -175,7 +175,7 @@ def layer_arguments(
 
 
 class NativeEngine:
-    """The SIMD kernels: float64 for float64, else float32, and 16-bit outputs rounded once."""
+    """The SIMD kernels. They compute in float64 or float32, like the layer, and round 16-bit outputs once."""
 
     name = "native"
 
@@ -197,7 +197,7 @@ class NativeEngine:
 
     @property
     def weights(self) -> Weights:
-        """The weights, unpacked."""
+        """Return the weights, unpacked."""
         W, R = (np.empty(shape, self._compute) for shape in self._shapes)
         self.native.unpack(W, R)
         return Weights(W.astype(self._dtype), R.astype(self._dtype), self._B)
@@ -220,18 +220,18 @@ class NativeEngine:
                 array[...] = written
 
     def stream(self, state: Array) -> EngineStream:
-        """Steps on `state`."""
+        """Return a stream with this state."""
         return _NativeStream(_native.Stream(self.native, state))
 
 
 class _NativeStream:
-    """Steps in native code."""
+    """Steps of a stream in native code."""
 
     def __init__(self, stream: _native.Stream) -> None:
         self.native = stream
 
     def run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
-        """Do checked steps."""
+        """Run checked steps."""
         written = _rows(Y)
         self.native.run(_rows(X), attention, rows, written)
         if written is not Y:
@@ -239,6 +239,6 @@ class _NativeStream:
 
 
 def _rows(array: Array) -> Array:
-    """`array`, or a copy if its last axis is not contiguous or its elements are not aligned."""
+    """Return `array`, or a copy if its last axis is not contiguous or its elements are not aligned."""
     is_contiguous = array.shape[-1] <= 1 or array.strides[-1] == array.itemsize
     return array if is_contiguous and array.flags.aligned else np.array(array, order="C")

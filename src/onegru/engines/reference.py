@@ -1,6 +1,6 @@
-"""The oracle: a GRU in float64, written from the equations, vectorised only over the batch.
+"""The reference: a GRU in float64, written from the equations, vectorized only over the batch.
 
-It shares no code with what it checks. Every line of `step` is one line of the specification:
+It shares no code with the code that it checks. Every line of `step` is one line of the specification:
 
     zt = f(Xt*(Wz^T) + Ht-1*(Rz^T) + Wbz + Rbz)
     rt = f(Xt*(Wr^T) + Ht-1*(Rr^T) + Wbr + Rbr)
@@ -8,7 +8,7 @@ It shares no code with what it checks. Every line of `step` is one line of the s
     ht = g(Xt*(Wh^T) + (rt (.) (Ht-1*(Rh^T) + Rbh)) + Wbh)     linear_before_reset != 0
     Ht = (1 - zt) (.) ht + zt (.) Ht-1
     zt' = (1 - at) (.) zt                                      with attention, before the last line
-    zt' = 1 - at (.) (1 - zt)                                  with that of DIEN
+    zt' = 1 - at (.) (1 - zt)                                  with DIEN's attention
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from onegru.engines.storage import LEAST_RANGE, quantize_channels, rounded_to_bf
 
 Float64 = npt.NDArray[np.float64]
 
-#: The least states that are not flushed, of layers that are computed in float32 and in float64.
+#: The least states that are not flushed, for layers that are computed in float32 and in float64.
 LEAST_STATES = 2.0**-100, 2.0**-1000
 #: The least state of a layer that rounds activations to bfloat16: subnormal states are zero.
 LEAST_NORMAL = 2.0**-126
 
-# About what `trace` takes at once, in bytes.
+# The approximate size in bytes of a block in `trace`.
 _TRACED_BYTES = 64 << 20
 
 
 def activate(activation: Activation, x: Float64) -> Float64:
-    """The activation function at each element of `x`. NaN gives NaN; ±∞ gives the limit."""
+    """Return the activation of each element of `x`. NaN gives NaN; ±∞ gives the limit."""
     result: Float64 = ACTIVATIONS[activation.name].compute(NumpyElementary(), x, *activation.parameters)
     return result
 
@@ -49,7 +49,7 @@ class QuantizedMatrix:
     """A transposed int8 weight matrix that also rounds its operand to integers.
 
     A row x becomes q = x/s, rounded to nearest even, in float32: |q| ≤ 127 for one plane, 127·128 for two.
-    Its scale s follows from its largest |x|, or from 1 for a state within ±1. The product is
+    The scale s is computed from the largest |x| of the row, or from 1 for a state within ±1. The product is
 
         Σ (s · scale of the group) · Σ q·w
 
@@ -57,12 +57,12 @@ class QuantizedMatrix:
     """
 
     w: Float64  # int8 numbers, [K, channels]
-    scale: Array  # of each group of each channel, [groups, channels]
-    group: int  # how many weights of a channel share a scale; 0 for all
+    scale: Array  # the scale of each group of each channel, [groups, channels]
+    group: int  # the number of weights of a channel that share a scale; 0 for all
     planes: int  # 1 or 2
-    is_state: bool  # whether its rows are states, with 1 as the least range
+    is_state: bool  # whether its rows are states, whose least range is 1
 
-    __array_ufunc__ = None  # x @ matrix asks the method below
+    __array_ufunc__ = None  # NumPy then calls __rmatmul__ for x @ matrix
 
     def __rmatmul__(self, x: Float64) -> Float64:
         numbers = x.astype(np.float32)
@@ -83,7 +83,7 @@ class QuantizedMatrix:
         return products
 
 
-# The inputs of a block, and the number below which a result is zero once it is rounded to float32.
+# The inputs of a block, and the bound below which a result rounds to zero in float32.
 _BLOCK, _LEAST = 32, 2.0**-126 - 2.0**-151
 
 
@@ -91,15 +91,15 @@ _BLOCK, _LEAST = 32, 2.0**-126 - 2.0**-151
 class RoundedMatrix:
     """A transposed bfloat16 weight matrix that also rounds its operand to bfloat16.
 
-    A sum takes blocks of 32 inputs. In a block, products with even and odd indices are two chains of fused
-    multiply-adds in float32; the sum of both is added to the sum of the blocks before. All begin at 0, and
-    subnormal numbers are 0. A product of two bfloat16 has 16 bits, so that float64 has each sum exactly, or
-    with bits that do not change its rounding to float32.
+    A sum consists of blocks of 32 inputs. In a block, the products with even and with odd indices form two
+    chains of fused multiply-adds in float32. The sum of both is added to the sum of the previous blocks. All
+    start at 0, and subnormal numbers are 0. A product of two bfloat16 numbers has 16 bits. So float64 holds
+    each sum exactly, or with an error that does not change its rounding to float32.
     """
 
     w: Float64  # bfloat16 numbers, [K, channels]
 
-    __array_ufunc__ = None  # x @ matrix asks the method below
+    __array_ufunc__ = None  # NumPy then calls __rmatmul__ for x @ matrix
 
     def __rmatmul__(self, x: Float64) -> Float64:
         K, channels = self.w.shape
@@ -131,7 +131,7 @@ Operand = Float64 | QuantizedMatrix | RoundedMatrix
 
 @dataclass(frozen=True, slots=True)
 class ReferenceWeights:
-    """One direction's weights in float64, by the letters of the equations; matrices transposed."""
+    """One direction's weights in float64, named as in the equations. Matrices are transposed."""
 
     Wz: Operand
     Wr: Operand
@@ -170,14 +170,14 @@ class ReferenceWeights:
 
 
 def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, least: float = 0.0) -> None:
-    """Run every direction over every row, and write the outputs: zero in the padding."""
+    """Run all directions and rows, and write the outputs, which are zero in the padding."""
     X, attention, Y = problem.X, problem.attention, problem.Y
     T, B, _ = X.shape
     lengths = np.full(B, T) if problem.sequence_lens is None else problem.sequence_lens
     Y_h = np.zeros((spec.num_directions, B, spec.hidden_size))
     if Y is not None:
         Y[...] = 0
-    # A value that overflows, or a NaN that goes in, is the caller's, and comes out as IEEE 754 has it.
+    # The caller is responsible for overflows and NaN inputs. Results follow IEEE 754.
     with np.errstate(all="ignore"):
         if problem.initial_h is not None:
             Y_h[...] = problem.initial_h
@@ -197,7 +197,7 @@ def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, lea
 
 
 class Step(NamedTuple):
-    """What a step computes, [B, H] each, or what all do."""
+    """The results of a step, [B, H] each, or the results of all steps."""
 
     raw_z: Any  # the update gate before attention
     z: Any  # the update gate as the step uses it; without attention the same array
@@ -209,7 +209,7 @@ class Step(NamedTuple):
 def step(
     spec: Spec, w: ReferenceWeights, d: int, Xt: Any, H: Any, at: Any, activate: Callable[..., Any] = activate
 ) -> Step:
-    """The equations of one step."""
+    """Compute one step by the equations."""
     f, g = spec.activations[d]
 
     def clip(x: Any) -> Any:

@@ -48,12 +48,12 @@ class ReferenceEngine:
         reference.run(self._spec, self._weights, problem, self._least)
 
     def stream(self, state: Array) -> EngineStream:
-        """Steps on `state`."""
+        """Return a stream with this state."""
         return _ReferenceStream(self, state)
 
 
 class _ReferenceStream:
-    """Steps of the reference; the state is rounded to its type at each end of a chunk."""
+    """Steps of the reference. The state is rounded to its type after each chunk."""
 
     native = None
 
@@ -62,7 +62,7 @@ class _ReferenceStream:
         self._state = state
 
     def run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
-        """Do checked steps."""
+        """Run checked steps."""
         if len(X) == 0:
             return
         chosen = slice(None) if rows is None else rows
@@ -81,7 +81,7 @@ ENGINES: Mapping[str, Callable[[Spec, Weights, EngineOptions], Engine]] = {
 def engine_options(
     engine: object, weight_storage: object, activation_storage: object, flush_subnormals: object = False
 ) -> EngineOptions:
-    """The checked options, as in the arguments of `onegru.GRU`."""
+    """Check and return the options, as in the arguments of `onegru.GRU`."""
     flushes = flag("flush_subnormals", flush_subnormals)
     name = choice("engine", engine, ("auto", *ENGINES))
     storage = _among("weight_storage", weight_storage, tuple(WEIGHT_STORAGES))
@@ -119,7 +119,7 @@ def model_options(
 
 
 def storage_text(name: str, value: object) -> object:
-    """An option in the form of EngineOptions, if it is a mapping; else as it is."""
+    """Return an option in the form of EngineOptions if it is a mapping; others unchanged."""
     return _text(_by_node(name, value))
 
 
@@ -130,7 +130,7 @@ def _text(value: object) -> Any:
 
 
 def _by_node(name: str, value: object) -> object:
-    """An option: the dict of one that names nodes, None for an empty one, any other as it is."""
+    """Return an option: a dict if it names nodes, None for an empty mapping, others unchanged."""
     if isinstance(value, str) and "=" in value:
         lines = [line.rpartition("=") for line in value.split("\n")]
         value = {node: storage for node, _, storage in lines}
@@ -145,7 +145,7 @@ def _by_node(name: str, value: object) -> object:
 
 
 def check_names(options: EngineOptions, names: Sequence[str]) -> None:
-    """Raise SpecError unless each GRU node that options name is there, once."""
+    """Raise SpecError unless the GRU nodes that options name all exist, once each."""
     for option, nodes in options.named.items():
         for node in sorted(nodes):
             if names.count(node) != 1:
@@ -155,7 +155,7 @@ def check_names(options: EngineOptions, names: Sequence[str]) -> None:
 
 
 def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:
-    """The engine of these options, or the best one for "auto", with these weights."""
+    """Return an engine with these options and weights, the best one for "auto"."""
     name, storage, *_ = options
     if storage is not None and spec.dtype != "float32":
         raise SpecError.of("weight_storage", f"{storage!r}; must be None for a layer of {spec.dtype}")

@@ -8,21 +8,21 @@ from onegru.core.dtypes import BY_SIZE, Array, default_float_mode, group_size, i
 from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 
-# native/packed.h has these as well: the most inputs of a product; the least and the largest range of
+# The same limits as in native/packed.h: the most inputs of a product; the least and the largest range of
 # a channel, from which its scale follows.
 _MOST_INPUTS = 1 << 17
 LEAST_RANGE = np.float32(2.0**-100)
 _LARGEST_RANGE = np.float32(float.fromhex("0x1.fffffp127"))
 
-# What is rounded to infinity in a type of 16 bits, and all above.
+# The smallest number that rounds to infinity in each 16-bit type.
 _INFINITE = {"float16": np.float32(65520), "bfloat16": np.float32(float.fromhex("0x1.ffp127"))}
 
-# A value of this size, and this many times larger than others of its row, masks a unit.
+# A value masks a unit if it is at least this large, and larger by this factor than others of its row.
 _LEAST_SWITCH, _SWITCH_RATIO = np.float32(1e3), np.float32(1e3)
 
 
 def quantize_channels(matrix: Array, group: int = 0) -> tuple[Array, Array]:
-    """The rows of a float32 matrix in int8: w = q·scale, symmetric, one scale for each group of a row.
+    """Quantize the rows of a float32 matrix to int8: w = q·scale, symmetric, one scale per group of a row.
 
     The scale is a 127th of the group's largest |w|, rounded up to 16 bits, and q is w/scale, rounded to
     nearest even. q·scale is then exact in float32, and quantizing it again yields the same q and scale.
@@ -39,22 +39,22 @@ def quantize_channels(matrix: Array, group: int = 0) -> tuple[Array, Array]:
 
 
 def dequantized(q: Array, scale: Array, group: int) -> Array:
-    """The numbers that the result of `quantize_channels` stands for."""
+    """Return the numbers that a result of `quantize_channels` represents."""
     found: Array = q * np.repeat(scale, group or max(q.shape[-1], 1), -1)[..., : q.shape[-1]]
     return found
 
 
 def check_storage(weights: Weights, weight_storage: str | None) -> None:
-    """Raise SpecError unless W and R of a float32 layer can be kept in a type; None is their own."""
+    """Raise SpecError unless a float32 layer can store W and R in this type. None is the layer's type."""
     for name, matrix in (("W", weights.W), ("R", weights.R)):
         if problem := storage_problem(matrix, weight_storage):
             raise SpecError.of(name, problem)
 
 
 def storage_problem(matrix: Array, weight_storage: str | None) -> str:
-    """Why a float32 matrix [..., rows, K] cannot be kept in a type; empty if it can.
+    """Return why a float32 matrix [..., rows, K] cannot be stored in a type; empty if it can.
 
-    native/runtimes/onnx_checks.h has the same, for runtimes that hold the weights themselves.
+    native/runtimes/onnx_checks.h has the same checks, for runtimes that hold the weights.
     """
     if weight_storage is None:
         return ""
@@ -95,7 +95,7 @@ def quantizable(argument: str, label: str, array: Array | None, group: int) -> A
 
 
 def _switch(matrix: Array, group: int) -> float:
-    """A number that makes zeros of others with their scale, and is too much larger to be a weight; or 0."""
+    """Return a number too large for a weight, whose scale rounds other weights to 0; 0 if there is none."""
     if np.abs(matrix).max(initial=0.0) < _LEAST_SWITCH:
         return 0.0
     sizes = np.abs(_in_groups(matrix, group or matrix.shape[-1]))
@@ -108,14 +108,14 @@ def _switch(matrix: Array, group: int) -> float:
 
 
 def _in_groups(matrix: Array, group: int) -> Array:
-    """[..., rows, groups, weights], with zeros after the last weights of a row."""
+    """Return [..., rows, groups, weights], with zeros after the last weights of a row."""
     K = matrix.shape[-1]
     padded = np.pad(matrix, [(0, 0)] * (matrix.ndim - 1) + [(0, -K % group)])
     return padded.reshape(*matrix.shape[:-1], -(-K // group) or 1, -1)
 
 
 def stored(weights: Weights, weight_storage: str) -> Weights:
-    """The weights of a float32 layer, finite ones for int8, after W and R are rounded to another type."""
+    """Return the weights of a float32 layer with W and R rounded to a type; finite weights for int8."""
     return Weights(_stored(weights.W, weight_storage), _stored(weights.R, weight_storage), weights.B)
 
 
@@ -125,11 +125,11 @@ def rounded_to_bfloat16(matrix: Array) -> Array:
 
 
 def lossless_storage(weights: Weights) -> str | None:
-    """The smallest `weight_storage` that keeps W and R of a float32 layer as they are; None if none does."""
+    """Return the smallest lossless `weight_storage` for W and R of a float32 layer; None if none is."""
     if weights.W.dtype != np.float32 or not all(np.isfinite(item).all() for item in (weights.W, weights.R)):
         return None
     for storage in BY_SIZE:
-        # One row first: it decides for nearly all.
+        # Check one row first, which nearly always decides.
         rows = (part for matrix in (weights.W, weights.R) for part in (matrix[:1, :1], matrix))
         if all(np.array_equal(_stored(part, storage), part) for part in rows):
             return storage

@@ -1,4 +1,4 @@
-"""Forward pass and gradients of a layer that is trained."""
+"""Forward pass and gradients of a layer in training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
 
 
 class DirectionWeights(NamedTuple):
-    """The weights of a direction, or the gradients by them; contiguous."""
+    """The contiguous weights of a direction, or their gradients."""
 
     W: Array | None  # [3H, I]
     R: Array | None  # [3H, H]
@@ -31,31 +31,31 @@ class DirectionWeights(NamedTuple):
 class Outputs(NamedTuple):
     """The outputs of a call; the last axes are contiguous."""
 
-    Y: Array  # [T, D, B, H], zero past each row's end
+    Y: Array  # [T, D, B, H], zero in the padding
     Y_h: Array  # [D, B, H], the last state
-    # those of each step, [T, D, B, S], S being 4·H in whole vectors; None if none are kept
+    # the gates of each step, [T, D, B, S], where S is 4·H in whole vectors; None if they are not saved
     gates: Array | None
 
 
 @dataclass(frozen=True, slots=True)
 class Resets:
-    """Where the state is set back inside sequences."""
+    """The steps at which the state is reset inside sequences."""
 
-    # [T, B], booleans: whether the state is set back before this step is computed, in the order in which its
-    # direction computes steps
+    # [T, B], booleans: whether the state is reset before this step. The order is that in which a direction
+    # computes the steps.
     before: Array
-    to_initial: bool = False  # whether to the initial state; else to zeros
+    to_initial: bool = False  # whether a reset restores the initial state; else it sets zeros
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The inputs of a call, in canonical form, of the layer's type; the last axes are contiguous."""
+    """The inputs of a call in canonical form, of the layer's type. The last axes are contiguous."""
 
     X: Array  # [T, B, I]
     initial_h: Array | None = None  # [D, B, H]; None for zeros
     sequence_lens: Array | None = None  # [B], int64, each in 0…T; None for all T
     attention: Array | None = None  # [T, B]; None without attention
-    resets: Resets | None = None  # where the state is set back; None for nowhere
+    resets: Resets | None = None  # resets of the state; None without resets
 
 
 def _check_array(name: str, array: Array | None, dtype: np.dtype[Any], *shape: int) -> None:
@@ -115,7 +115,7 @@ class TrainedLayer:
                 raise SpecError.of("sequence_lens", f"{lengths.min()}…{lengths.max()}; must be in 0…{T}")
 
     def forward(self, call: Call, *, saves: bool = False, out: Outputs | None = None) -> Outputs:
-        """The outputs of a call."""
+        """Return the outputs of a call."""
         self._check(call)
         T, B, _ = call.X.shape
         D, H, dtype = self.spec.num_directions, self.spec.hidden_size, self._dtype
@@ -135,7 +135,7 @@ class TrainedLayer:
         return out
 
     def _forward_with_resets(self, call: Call, resets: Resets, out: Outputs) -> None:
-        """The same from one reset of any row to the next."""
+        """Compute the outputs in parts, each from one reset of any row to the next."""
         T, B, _ = call.X.shape
         D, H, dtype = self.spec.num_directions, self.spec.hidden_size, self._dtype
         Y, Y_h, _ = out
@@ -174,7 +174,7 @@ class TrainedLayer:
         weights: Sequence[Collection[str]],
         new: Callable[[tuple[int, ...]], Array] | None = None,
     ) -> tuple[dict[str, Array], list[DirectionWeights]]:
-        """Return the gradients of inputs and weights, with the same bits for any number of threads."""
+        """Return the gradients of inputs and weights, bitwise equal for any number of threads."""
         self._check(call)
         T, B, I = call.X.shape
         D, H, dtype = self.spec.num_directions, self.spec.hidden_size, self._dtype
@@ -190,7 +190,7 @@ class TrainedLayer:
             DirectionWeights(*(made(size) if name in own else None for name, size in sizes.items()))
             for own in weights
         ]
-        # Gradients by inputs are added to; those by weights are written, if there is any step.
+        # Gradients of inputs are accumulated. Gradients of weights are overwritten, if there is any step.
         lengths = call.sequence_lens
         has_steps = bool(T and B and (lengths is None or lengths.max()))
         for array in (*found.values(), *(() if has_steps else (array for own in by for array in own))):

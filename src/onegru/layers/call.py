@@ -1,4 +1,4 @@
-"""One call of a layer: bind the arguments to an operator's ports, run the engine, shape the outputs."""
+"""A call of a layer: bind the arguments to an operator's ports, run the engine, and shape the outputs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from onegru.operators.schema import CANONICAL_AXES, Port
 
 
 class Layer(Protocol):
-    """What a call and a stream need of a layer."""
+    """The interface of a layer that a call and a stream need."""
 
     engine_options: EngineOptions
     prepared_engine: Engine
 
     @property
     def spec(self) -> Spec:
-        """What it computes."""
+        """The specification of the layer."""
 
 
 def attention_ports(spec: Spec, attention: object, axes: str) -> list[Port]:
-    """The port of attention scores, with or without a last axis of size 1; none without attention."""
+    """Return the port of attention scores, with or without a last axis of size 1; none without attention."""
     if spec.attention:
         rank = 0 if attention is None else as_float_array("attention", attention).ndim
         return [Port("attention", "A", f"{axes}1" if rank == len(axes) + 1 else axes)]
@@ -44,7 +44,7 @@ def bind(
     strict_types: bool = False,
     batch_size: int | None = None,
 ) -> tuple[dict[str, Array], dict[str, int]]:
-    """The inputs of a call in canonical form, by role, and the sizes of all axes."""
+    """Return the inputs of a call in canonical form, by role, and the sizes of all axes."""
     sizes = {"D": spec.num_directions, "H": spec.hidden_size, "I": spec.input_size}
     if batch_size is not None:
         sizes["B"] = batch_size
@@ -75,11 +75,11 @@ def bind(
 def execute(
     run: Callable[[Problem], None], inputs: Mapping[str, Array], outputs: Mapping[str, Array]
 ) -> Problem:
-    """Run a call, through a copy where an output overlaps an input; arrays by role."""
+    """Run a call on arrays by role. If an output overlaps an input, run through a copy."""
     Y, Y_h = outputs.get("Y"), outputs.get("Y_h")
     if Y is not None and Y_h is not None and overlap(Y, Y_h):
         raise SpecError.of("out", "Y and Y_h overlap; must not")
-    # As plain arrays: an engine looks at memory, and a memory map is as good as any.
+    # Plain arrays, because engines read memory, and memory maps are not different there.
     views = {role: np.asarray(array) for role, array in outputs.items()}
     copies = {
         role: np.empty(view.shape, view.dtype)

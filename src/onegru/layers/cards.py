@@ -1,4 +1,4 @@
-"""Layers as cards for notebooks."""
+"""HTML cards of layers for notebooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onegru.drawing.card import card
 
 
 def layer_card(spec: Spec, facts: Sequence[tuple[str, str]], storage: str) -> str:
-    """The card of a layer."""
+    """Return the card of a layer."""
     what = [
         ("computes", "GRU with attention" if spec.attention else "GRU"),
         ("input → hidden", f"{spec.input_size} → {spec.hidden_size}, {spec.dtype}"),
@@ -30,7 +30,7 @@ def layer_card(spec: Spec, facts: Sequence[tuple[str, str]], storage: str) -> st
 
 
 def stack_card(layers: Sequence[tuple[Spec, str]], facts: Sequence[tuple[str, str]]) -> str:
-    """The card of a stack, of each layer's spec and of what it keeps W and R in."""
+    """Return the card of a stack. `layers` holds each layer's spec and the storage type of W and R."""
     headings = ("layer", "input → hidden", "direction", "reset gate", "activations", "parameters")
     rows = [
         (
@@ -60,7 +60,7 @@ def _activations(spec: Spec) -> str:
 
 
 def _bytes(spec: Spec, storage: str) -> int:
-    """The size of W, R and B."""
+    """Return the size of W, R and B in bytes."""
     biases = spec.num_directions * 6 * spec.hidden_size
     matrices = spec.parameter_count - biases
     return matrices * numpy_dtype(storage).itemsize + biases * numpy_dtype(spec.dtype).itemsize

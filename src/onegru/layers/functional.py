@@ -96,7 +96,7 @@ def gru(
         activation_beta=activation_beta,
         output_sequence=output_sequence,
     )
-    # These two have defaults in the signature, which a version that lacks the attribute must not see.
+    # Their signatures have defaults, which must not reach a version that lacks the attribute.
     for name, value in (("layout", layout), ("linear_before_reset", linear_before_reset)):
         if value is not None and (name in operator.attributes or not _is_zero(value)):
             attributes[name] = value
@@ -250,8 +250,8 @@ def augru_cell(
         zt' = (1 - at) (.) zt
         Ht  = (1 - zt') (.) ht + zt' (.) Ht-1
 
-    Source: the published specification of AUGRUCell. It allows little: `onegru.GRU(…, attention=True)` takes
-    any activation, clip, direction and reset mode.
+    Source: the published specification of AUGRUCell, which allows few options. `onegru.GRU(…,
+    attention=True)` takes any activation, clip, direction and reset mode.
 
     Args:
         X: input, [B, I]; float16, bfloat16, float32 or float64.

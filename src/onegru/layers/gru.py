@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _CallSignature:
-    """Makes `inspect.signature` say how an instance is called; for the class, how one is made."""
+    """Makes `inspect.signature` describe calls of an instance; for the class, the constructor."""
 
     def __get__(self, instance: object, owner: type[Any]) -> Any:
         if instance is None:
@@ -37,7 +37,7 @@ class _CallSignature:
         return signature(instance.__call__)  # type: ignore[operator]
 
 
-_RANKS = {"W": 3, "R": 3, "B": 2}  # the first axis is that of directions
+_RANKS = {"W": 3, "R": 3, "B": 2}  # the first axis is the direction
 
 
 class GRU(_native.Caller):
@@ -53,8 +53,8 @@ class GRU(_native.Caller):
         z = 1 - a·(1 - z)                                 with attention, "dien"
         h = (1 - z)∘n + z∘h
 
-    Source: ONNX GRU-14 and GRU-22. Attention is that of OpenVINO's AUGRUCell, or that of equations 14 to 16
-    of the DIEN paper (arXiv 1809.03672), whose update gate is 1 - z. onegru supports it with any activation,
+    Source: ONNX GRU-14 and GRU-22. Attention follows OpenVINO's AUGRUCell, or equations 14 to 16 of the DIEN
+    paper (arXiv 1809.03672), whose update gate is 1 - z. onegru supports attention with any activation,
     clip, direction and reset mode.
 
     Args:
@@ -91,7 +91,7 @@ class GRU(_native.Caller):
             Otherwise it does nothing and returns None; then call `layer(…)`.
 
     Raises:
-        SpecError: an argument is invalid; the message says which, what it is and what it must be.
+        SpecError: an argument is invalid. The message names it, its value and the valid values.
     """
 
     __module__ = "onegru"
@@ -116,7 +116,7 @@ class GRU(_native.Caller):
         flush_subnormals: bool = False,
         layout: int = 0,
     ) -> None:
-        """Prepare the weights; see the class."""
+        """Pack the weights. The class documents the arguments."""
         if isinstance(W, int):
             raise SpecError.of("W", f"{W}; must be an array of weights; onegru.torch.GRU takes sizes")
         attributes = present(
@@ -154,14 +154,14 @@ class GRU(_native.Caller):
 
         Args:
             spec: the specification.
-            weights: the weights, which must fit it.
+            weights: the weights, which must match `spec`.
             engine: as in `GRU`.
             weight_storage: as in `GRU`.
             layout: as in `GRU`.
             activation_storage: as in `GRU`.
             flush_subnormals: as in `GRU`.
 
-        Raises:
+        SpecError: the weights do not match the spec, or an argument is invalid.
             SpecError: the weights do not fit the spec, or an argument is invalid.
         """
         if not isinstance(weights, Weights):
@@ -175,7 +175,7 @@ class GRU(_native.Caller):
     def _prepare(self, spec: Spec, weights: Weights, options: EngineOptions, layout: int) -> None:
         layout = integer("layout", layout, 0, 1)
         made = make_engine(options, spec, weights)
-        # Before anything is set, as it refuses to be initialised twice.
+        # This comes first, because it rejects a second initialization.
         super().__init__(made.native, layout)
         self._layout = layout
         self._spec = spec
@@ -184,47 +184,47 @@ class GRU(_native.Caller):
 
     @property
     def spec(self) -> Spec:
-        """What the layer computes."""
+        """What the layer computes: its specification."""
         return self._spec
 
     @property
     def input_size(self) -> int:
-        """I."""
+        """Input size (I)."""
         return self._spec.input_size
 
     @property
     def hidden_size(self) -> int:
-        """H."""
+        """Hidden size (H)."""
         return self._spec.hidden_size
 
     @property
     def weights(self) -> Weights:
-        """Its weights, restored from the form that the engine keeps."""
+        """The weights, restored from the engine's form."""
         return self.prepared_engine.weights
 
     @property
     def weight_storage(self) -> str:
-        """The type that W and R are kept in."""
+        """The type in which W and R are stored."""
         return self.engine_options.weight_storage or self._spec.dtype
 
     @property
     def activation_storage(self) -> str | None:
-        """Type that activations are rounded to with int8 weights; None with other weights."""
+        """The type to which activations are rounded; None without rounding."""
         return self.engine_options.activation_storage
 
     @property
     def flush_subnormals(self) -> bool:
-        """Whether each new state that is almost 0 counts as 0."""
+        """Whether new states that are almost 0 become 0."""
         return self.engine_options.flush_subnormals
 
     @property
     def layout(self) -> int:
-        """The layout of calls that do not give one: 0 for time first, 1 for batch first."""
+        """The layout of calls that do not pass one: 0 for time first, 1 for batch first."""
         return self._layout
 
     @property
     def engine(self) -> str:
-        """The name of the engine that runs it."""
+        """The name of the engine that runs the layer."""
         return self.prepared_engine.name
 
     def __repr__(self) -> str:
@@ -247,7 +247,7 @@ class GRU(_native.Caller):
         return f"GRU({spec.input_size} → {spec.hidden_size}, {spec.dtype}, {details})"
 
     def _repr_html_(self) -> str:
-        """A card for notebooks."""
+        """Return a card for notebooks."""
         from onegru.layers.cards import layer_card
 
         layout = f"{self._layout}, {('time', 'batch')[self._layout]} first"
@@ -276,23 +276,22 @@ class GRU(_native.Caller):
     ) -> tuple[Array, Array]:
         """Run the layer over a batch of sequences, as `layer(…)` does.
 
-        A subclass that changes what a call does must override `__call__`.
+        A subclass that changes the computation must override `__call__`.
 
         Args:
             X: [T, B, I], or [B, T, I] under layout 1; of the layer's type.
             initial_h: [D, B, H], or [B, D, H] under layout 1. Default: None (zeros).
-            sequence_lens: [B], integers, each in 0…T. Default: None (all T steps).
-                In the padding, Y is 0; Y_h is the
-                row's own last state, 0 for a row of length 0.
+            sequence_lens: [B], integers, each in 0…T. Default: None (all T steps). In the padding, Y is 0.
+                Y_h is each row's last state, 0 for a row of length 0.
             attention: [T, B] or [T, B, 1], batch first under layout 1; required if and only if the layer
                 has attention.
             layout: 0 for time first, 1 for batch first. Default: None (the layer's own).
-            out: (Y, Y_h) to write into, of the right shape and type; None, also for one of them, for new
-                arrays.
+            out: (Y, Y_h), arrays of the right shape and type for the outputs. Default: None (new arrays). One
+                of the two may also be None.
 
         Returns:
-            Y [T, D, B, H], or [B, T, D, H] under layout 1, and Y_h [D, B, H], or [B, D, H]; those in `out`
-            where given.
+            Y [T, D, B, H], or [B, T, D, H] under layout 1, and Y_h [D, B, H], or [B, D, H]. These are the
+            arrays in `out`, if given.
 
         Raises:
             SpecError: an argument is invalid.
@@ -310,7 +309,7 @@ class GRU(_native.Caller):
         outputs = apply(self, self._ports(layout, attention), values, {"Y": out[0], "Y_h": out[1]})
         return outputs["Y"], outputs["Y_h"]
 
-    if TYPE_CHECKING:  # at run time the native base class has it
+    if TYPE_CHECKING:  # at run time the native base class defines it
         __call__ = run
 
     def trace(
@@ -328,7 +327,7 @@ class GRU(_native.Caller):
         from the h before it, and rounded once. All have the axes [T, D, B, H], in either layout.
 
         Args:
-            X: as for a call, like all arguments.
+            X: as in `__call__`, like all arguments.
             initial_h: as in `__call__`.
             sequence_lens: as in `__call__`.
             attention: as in `__call__`.
@@ -347,8 +346,8 @@ class GRU(_native.Caller):
         """Return the layer with its weights stored in another type.
 
         Args:
-            weight_storage: as of the class. Default: None (the layer's own type).
-            activation_storage: as in the constructor.
+            weight_storage: as in `GRU`. Default: None (the layer's type).
+            activation_storage: as in `GRU`.
 
         Raises:
             SpecError: an argument is invalid, or the layer is not float32.
@@ -362,12 +361,12 @@ class GRU(_native.Caller):
         """Create a stream of `batch_size` rows through a forward layer.
 
         Raises:
-            SpecError: batch_size is not at least 1, or the layer does not run only forward.
+            SpecError: batch_size is less than 1, or the layer does not run only forward.
         """
         return Stream(self, batch_size)
 
     def _ports(self, layout: int | None, attention: object) -> list[Port]:
-        """The inputs and outputs of a call."""
+        """Return the inputs and outputs of a call."""
         layout = self._layout if layout is None else integer("layout", layout, 0, 1)
         ports = [port for port in NEWEST.ports(layout) if port.role in CANONICAL_AXES]
         return ports + attention_ports(self._spec, attention, "BT" if layout else "TB")
@@ -381,5 +380,5 @@ _native.describe_call(
 
 
 def present(**attributes: object) -> dict[str, object]:
-    """The attributes that are given: those that are not None."""
+    """Return the attributes that are not None."""
     return {name: value for name, value in attributes.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Cache the packed layer of weights that are inputs of a run."""
+"""Cache packed layers whose weights are inputs of a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pack(
     options: EngineOptions = DEFAULT_OPTIONS,
     where: str = "",
 ) -> PackedLayer:
-    """The layer of an operator with these weights."""
+    """Return the layer of an operator with these weights."""
     lowered = lower(operator, attributes, *weights, where=where)
     options = options.for_type(lowered.spec.dtype)
     layer = GRU.from_canonical(lowered.spec, lowered.weights, **options._asdict())
@@ -42,7 +42,7 @@ def pack(
 
 
 class LayerCache:
-    """The layer of the last run."""
+    """Cache of the last run's layer."""
 
     def __init__(self) -> None:
         self.last: PackedLayer | None = None
@@ -51,12 +51,12 @@ class LayerCache:
     def find(
         self, weights: Iterable[object], location: str, make: Callable[[Weights], PackedLayer]
     ) -> PackedLayer:
-        """The layer of these weights, which `make` packs if they are not those of the last run."""
+        """Return the layer of these weights. `make` packs it unless the last run had the same weights."""
         arrays = tuple(None if array is None else np.asarray(array) for array in weights)
         last = self.last
         if last is not None and all(map(_same_bits, arrays, last.weights)):
             return last
-        # The next run may write to their memory.
+        # The next run may overwrite their memory.
         packed = make(tuple(None if array is None else array.copy() for array in arrays))
         if last is not None and not self._has_warned:
             self._has_warned = True
@@ -72,7 +72,7 @@ class LayerCache:
 
 
 def bytes_of(array: Array) -> Array:
-    """The bytes of an array, in order."""
+    """Return the bytes of an array, in order."""
     return contiguous(array).reshape(-1).view(np.uint8)
 
 

@@ -23,12 +23,12 @@ def pad(sequences: Sequence[ArrayLike] | Any, *, layout: int = 0) -> tuple[Array
         Y, Y_h = layer(X, sequence_lens=sequence_lens)
 
     Args:
-        sequences: arrays [T_i, I], at least one, of the same element type and I; any T_i may be 0. Or a
-            `PackedSequence` of PyTorch, whose rows come back in the order before they were packed.
+        sequences: arrays [T_i, I], at least one, of the same element type and I. Any T_i may be 0. Or a
+            PyTorch `PackedSequence`; its rows are returned in the order before packing.
         layout: of X: 0 for time first, 1 for batch first.
 
     Returns:
-        X [T, B, I], or [B, T, I] under layout 1, of the sequences' type, T the longest one's length; and
+        X [T, B, I], or [B, T, I] under layout 1, of the sequences' type, where T is the longest length; and
         sequence_lens [B], int32.
 
     Raises:
@@ -67,7 +67,7 @@ def _side_by_side(sequences: object) -> tuple[Array, Array]:
 
 
 def _unpacked(packed: Any) -> tuple[Array, Array]:
-    """A PackedSequence: the rows of each step, one step after another, the longest sequence first."""
+    """Return X and lengths of a PackedSequence, whose rows are stored by step, the longest sequence first."""
     data = _tensor("sequences.data", getattr(packed, "data", None))
     check_shape("sequences.data", data.shape, "NI", {}, {"N": "steps of all rows"})
     counts = as_lengths("sequences.batch_sizes", packed.batch_sizes)

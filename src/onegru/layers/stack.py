@@ -23,23 +23,23 @@ from onegru.layers.stream import Stream, load_states, save_states
 if TYPE_CHECKING:
     from onegru.layers.gates.trace import GateTrace
 
-# The measured least FLOPs of a call whose layers may run as a pipeline: below, it takes longer to set up.
+# The least FLOPs of a call whose layers may run as a pipeline, measured. Below, setup takes longer.
 _PIPELINE_FLOPS = 4e6
 
 
 class Stack:
-    """A stack of GRU layers, each of which reads the outputs of the one below.
+    """A stack of GRU layers, each of which reads the outputs of the previous layer.
 
-    Layer i+1 takes, for each step, the concatenated outputs of layer i's directions: its input size is D·H of
-    the layer below.
+    Each step of a layer gets the concatenated outputs of the previous layer's directions. Its input size is
+    D·H of that layer.
 
     Args:
         layers: the layers, the lowest first.
-        layout: the layout of calls that do not give one, 0 for time first, 1 for batch first; None for that
-            of the layers, which must then be the same for all.
+        layout: the layout of calls that do not pass one: 0 for time first, 1 for batch first. Default: None
+        (the layers' layout, which must be the same for all).
 
     Raises:
-        SpecError: there is no layer, one takes attention, or an input size, type or layout does not fit.
+        SpecError: there is no layer, a layer has attention, or an input size, type or layout does not match.
     """
 
     __module__ = "onegru"
@@ -80,14 +80,14 @@ class Stack:
 
     @property
     def layout(self) -> int:
-        """The layout of calls that do not give one: 0 for time first, 1 for batch first."""
+        """The layout of calls that do not pass one: 0 for time first, 1 for batch first."""
         return self._layout
 
     def __repr__(self) -> str:
         return f"Stack({', '.join(map(repr, self._layers))}, layout={self._layout})"
 
     def _repr_html_(self) -> str:
-        """A card for notebooks."""
+        """Return a card for notebooks."""
         from onegru.layers.cards import stack_card
 
         layout = f"{self._layout}, {('time', 'batch')[self._layout]} first"
@@ -104,12 +104,12 @@ class Stack:
 
     @property
     def input_size(self) -> int:
-        """I, of the lowest layer."""
+        """Input size (I) of the lowest layer."""
         return self._layers[0].input_size
 
     @property
     def hidden_size(self) -> int:
-        """H of the last layer, whose outputs are the stack's."""
+        """Hidden size (H) of the last layer, which gives the stack's outputs."""
         return self._layers[-1].hidden_size
 
     def __len__(self) -> int:
@@ -145,7 +145,7 @@ class Stack:
     def _run_pipeline(
         self, X: Any, initial_h: Any, sequence_lens: Any, layout: int | None
     ) -> tuple[Array, tuple[Array, ...]] | None:
-        """Run the layers together on several threads; None for other calls, and where it is not faster."""
+        """Run the layers together on several threads; return None if this is not possible or not faster."""
         layout = self._layout if layout is None else integer("layout", layout, 0, 1)
         is_plain = type(X) is np.ndarray and X.ndim == 3 and X.dtype == numpy_dtype(self[0].spec.dtype)
         # A subclass may change what a call computes.
@@ -154,7 +154,7 @@ class Stack:
             return None
         B, threads = X.shape[1 - layout], _native.num_threads()
         flops = X.shape[0] * X.shape[1] * self._flops_of_row
-        # Of more rows, each thread computes its share of the batch.
+        # With more rows, each thread computes its share of the batch.
         if threads == 1 or not 0 < B < 4 * threads or flops < _PIPELINE_FLOPS:
             return None
         states = _initial_states(self, initial_h, layout)
@@ -183,7 +183,7 @@ class Stack:
         """Return the gates of each layer at each step.
 
         Args:
-            X: as for a call, like all arguments.
+            X: as in `__call__`, like all arguments.
             initial_h: as in `__call__`.
             sequence_lens: as in `__call__`.
             layout: as in `__call__`.
@@ -204,7 +204,7 @@ class Stack:
         """Create a stream of `batch_size` rows through forward layers.
 
         Raises:
-            SpecError: batch_size is not at least 1, or a layer does not run only forward.
+            SpecError: batch_size is less than 1, or a layer does not run only forward.
         """
         return StackStream([layer.stream(batch_size) for layer in self._layers])
 
@@ -212,8 +212,7 @@ class Stack:
 class StackStream:
     """A stream through all layers of a stack, from `Stack.stream`.
 
-    A sequence fed in chunks of any size gives the same bits as one call. Not safe to call from several
-    threads at once.
+    A sequence fed in chunks of any size gives bitwise the same results as one call. Not thread-safe.
     """
 
     __module__ = "onegru.reports"
@@ -225,26 +224,26 @@ class StackStream:
         return f"StackStream({', '.join(map(repr, self._streams))})"
 
     def __getstate__(self) -> Any:
-        return state_of(self, _streams=tuple(map(copy, self._streams)))  # a copy has its own state
+        return state_of(self, _streams=tuple(map(copy, self._streams)))  # a copy has a separate state
 
     @property
     def batch_size(self) -> int:
-        """B, the number of rows."""
+        """Batch size (B), the number of rows."""
         return self._streams[0].batch_size
 
     @property
     def input_size(self) -> int:
-        """I, of the lowest layer."""
+        """Input size (I) of the lowest layer."""
         return self._streams[0].input_size
 
     @property
     def hidden_size(self) -> int:
-        """H of the last layer."""
+        """Hidden size (H) of the last layer."""
         return self._streams[-1].hidden_size
 
     @property
     def state(self) -> tuple[Array, ...]:
-        """A copy of each layer's state, [B, H]. Assign one for each layer to set them."""
+        """A copy of each layer's state, [B, H]. Assign a sequence with one state per layer to set them."""
         return tuple(stream.state for stream in self._streams)
 
     @state.setter
@@ -255,7 +254,7 @@ class StackStream:
         try:
             for stream, value in zip(self._streams, values, strict=True):
                 stream.state = value
-        except SpecError:  # all or none
+        except SpecError:  # set all states or none
             for stream, old in zip(self._streams, before, strict=True):
                 stream.state = old
             raise
@@ -265,16 +264,16 @@ class StackStream:
 
         Raises:
             SpecError: path is not the name of a file.
-            OSError: it cannot be written; what was there before stays.
+            OSError: the file cannot be written. An existing file stays as it is.
         """
         save_states(path, self._streams)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Set the states to those of a file that `save` wrote.
+        """Set the states to those in a file from `save`.
 
         Raises:
-            FormatError: it is not such a file.
-            SpecError: the states do not fit this stream. They stay as they are.
+            FormatError: the file is not from `save`.
+            SpecError: the states do not fit this stream. The current states stay.
             OSError: the file cannot be opened.
         """
         load_states(path, self._streams)
@@ -285,15 +284,15 @@ class StackStream:
             stream.reset(rows)
 
     def step(self, x: ArrayLike, *, rows: ArrayLike | None = None, out: Array | None = None) -> Array:
-        """Run one step with x [B, I] or [n, I], and return the last layer's state.
+        """Run one step with x [B, I], or [n, I] with `rows`, and return the last layer's state.
 
         Args:
-            x: of the layers' type.
-            rows: indices of the rows that take the step, each at most once. Default: None (all).
-            out: the array to write the state into. Default: None (a new one).
+            x: the inputs, of the layers' type.
+            rows: indices of the rows that take the step, each at most once. Default: None (all rows).
+            out: the array for the state. Default: None (a new array).
 
         Raises:
-            SpecError: an argument is invalid. No layer has taken the step then.
+            SpecError: an argument is invalid. In this case, all states stay.
         """
         return self._through(lambda stream, h: stream.step(h, rows=rows), x, out)
 
@@ -301,17 +300,17 @@ class StackStream:
         """Run X [T, B, I], and return the last layer's Y [T, B, H].
 
         Raises:
-            SpecError: an argument is invalid. No layer has taken a step then.
+            SpecError: an argument is invalid. In this case, all states stay.
         """
-        # A subclass may change what a chunk computes.
+        # A subclass may change the computation of a chunk.
         is_plain = out is None and all(type(stream) is Stream for stream in self._streams)
         if is_plain and (Y := _native.run_stack(self._streams, X, False)) is not None:
             return Y[:, 0]
         return self._through(lambda stream, Y: stream.run(Y), X, out)
 
     def _through(self, take: Callable[[Stream, ArrayLike], Array], x: ArrayLike, out: Array | None) -> Array:
-        """`take` layer after layer; all states are restored if a layer, or Ctrl-C, ends it midway."""
-        # A stream that fails stays where it was, so the last one has moved only if `out` is refused.
+        """Call `take` on each layer in turn. If a layer or Ctrl-C ends this early, restore all states."""
+        # A stream that fails keeps its state. So the last stream has moved only if `out` is rejected.
         moving = self._streams[:-1] if out is None else self._streams
         before = [stream.state for stream in moving]
         try:
@@ -328,7 +327,7 @@ class StackStream:
 
 
 def layers_of(source: GRU | Stack) -> Sequence[GRU]:
-    """The layers of a stack, or the one layer."""
+    """Return the layers of a stack, or the layer itself."""
     if isinstance(source, GRU):
         return (source,)
     if isinstance(source, Stack):
@@ -344,7 +343,7 @@ def through(
     sequence_lens: Any = None,
     layout: int | None = None,
 ) -> Array:
-    """Run all layers of a stack by `run`, which takes a layer and the arguments of a call, and returns Y."""
+    """Run all layers of a stack by `run`, which takes a layer and the arguments of a call and returns Y."""
     layout = stack.layout if layout is None else integer("layout", layout, 0, 1)
     states = _initial_states(stack, initial_h, layout)
     Y = X

@@ -17,17 +17,17 @@ _KEY = "state/"
 
 
 def write_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:
-    """Write states, by name; bfloat16, which NumPy's format lacks, as uint16."""
+    """Write states by name. bfloat16 is stored as uint16, because NumPy's format lacks it."""
     arrays = {
         _KEY + name: state.view(np.uint16) if state.dtype.name == "bfloat16" else state
         for name, state in states.items()
     }
-    # The stub of savez takes the arrays for another argument.
+    # The stub of savez mistakes the arrays for another argument.
     write_files([(file_path("path", path), lambda file: np.savez(file, **arrays))])  # type: ignore[arg-type]
 
 
 def read_states(path: str | os.PathLike[str], expected: Callable[[str, Header], str]) -> dict[str, Array]:
-    """The states that `write_states` wrote, by name."""
+    """Return the states from `write_states`, by name."""
     path = file_path("path", path)
     types: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""A stream: a forward layer and the state that it keeps between calls."""
+"""A stream: a forward layer with a state that it keeps between calls."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from onegru.operators.schema import Port
 class Stream(_native.Stepper):
     """A stream through a forward layer, from `GRU.stream`.
 
-    A sequence fed in chunks of any size gives the same bits as one call: the state is kept in the type
-    computed in (float64 for float64, else float32). A stream is not safe to call from several threads at
-    once, but several streams may share a layer. A call that a signal handler's exception ends, as with
-    Ctrl-C, leaves the state as it was; what it was writing is unspecified.
+    A sequence fed in chunks of any size gives bitwise the same results as one call. The state has the type of
+    the computation: float64 for float64 layers, else float32. A stream is not thread-safe, but several
+    streams may share a layer. If the exception of a signal handler ends a call, as with Ctrl-C, the state
+    stays. The contents of the call's outputs are then unspecified.
     """
 
     __module__ = "onegru.reports"
 
     def __init__(self, layer: Layer, batch_size: int) -> None:
-        """Begin with a state of zeros; see `GRU.stream`."""
+        """Start with a state of zeros. `GRU.stream` documents the arguments."""
         spec = layer.spec
         if spec.direction != "forward":
             raise SpecError.of("stream", f"the layer's direction is {spec.direction!r}; must be 'forward'")
@@ -44,7 +44,7 @@ class Stream(_native.Stepper):
                 "batch_size", f"{batch_size}; must be one whose state fits into memory"
             ) from error
         stream = layer.prepared_engine.stream(state)
-        # Before anything is set, as it refuses to be initialised twice.
+        # This comes first, because it rejects a second initialization.
         super().__init__(stream.native)
         self._layer = layer
         self._spec = spec
@@ -59,7 +59,7 @@ class Stream(_native.Stepper):
 
     @classmethod
     def _with_state(cls, layer: Layer, state: Array) -> Self:
-        """A stream of this class, made from one that was pickled or copied."""
+        """Return a stream of this class from a pickled or copied stream."""
         stream = cls.__new__(cls)
         Stream.__init__(stream, layer, len(state))
         stream._state[...] = state
@@ -73,22 +73,22 @@ class Stream(_native.Stepper):
 
     @property
     def batch_size(self) -> int:
-        """B, the number of rows."""
+        """Batch size (B), the number of rows."""
         return self._shape[0]
 
     @property
     def input_size(self) -> int:
-        """I."""
+        """Input size (I)."""
         return self._spec.input_size
 
     @property
     def hidden_size(self) -> int:
-        """H."""
+        """Hidden size (H)."""
         return self._spec.hidden_size
 
     @property
     def state(self) -> Array:
-        """A copy of the state, [B, H], in the type computed in. Assign to it to set the state."""
+        """A copy of the state, [B, H], in the type of the computation. Assign an array to set the state."""
         return self._state.copy()
 
     @state.setter
@@ -103,16 +103,16 @@ class Stream(_native.Stepper):
 
         Raises:
             SpecError: path is not the name of a file.
-            OSError: it cannot be written; what was there before stays.
+            OSError: the file cannot be written. An existing file stays as it is.
         """
         save_states(path, (self,))
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Set the state to that of a file that `save` wrote.
+        """Set the state to that in a file from `save`.
 
         Raises:
-            FormatError: it is not such a file.
-            SpecError: the state does not fit this stream. The state stays as it is.
+            FormatError: the file is not from `save`.
+            SpecError: the state does not fit this stream. The current state stays.
             OSError: the file cannot be opened.
         """
         load_states(path, (self,))
@@ -133,7 +133,7 @@ class Stream(_native.Stepper):
         rows: ArrayLike | None = None,
         out: Array | None = None,
     ) -> Array:
-        """The general path of `step`, for arguments that the native fast path does not take."""
+        """Run a step with arguments that the native fast path does not accept."""
         indices = None if rows is None else as_rows(rows, self.batch_size)
         n = self.batch_size if indices is None else len(indices)
         ports = [Port("x", "X", "BI"), *attention_ports(self._spec, attention, "B")]
@@ -146,9 +146,9 @@ class Stream(_native.Stepper):
         """Run the steps of X. An empty X leaves the state unchanged.
 
         Args:
-            X: [T, B, I], of the layer's type; time first, in any layout of the layer.
+            X: [T, B, I], of the layer's type. Time comes first, regardless of the layer's layout.
             attention: [T, B] or [T, B, 1]; required if and only if the layer has attention.
-            out: the array to write Y into. Default: None (a new one).
+            out: the array for Y. Default: None (a new array).
 
         Returns:
             Y, the state after each step, [T, B, H], of the layer's type.
@@ -174,15 +174,15 @@ class Stream(_native.Stepper):
 
 
 def save_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None:
-    """Write the states of stacked streams, by number; raises as `Stream.save` does."""
-    from onegru.layers.state_files import write_states  # slow to import, and few need it
+    """Write the states of stacked streams, by number. Raises the errors of `Stream.save`."""
+    from onegru.layers.state_files import write_states  # slow import, rarely needed
 
     write_states(path, {str(index): stream.state for index, stream in enumerate(streams)})
 
 
 def load_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None:
-    """Set the states of stacked streams, all or none; raises as `Stream.load` does."""
-    from onegru.layers.state_files import read_states  # slow to import, and few need it
+    """Set the states of stacked streams, all or none. Raises the errors of `Stream.load`."""
+    from onegru.layers.state_files import read_states  # slow import, rarely needed
     from onegru.system.array_files import Header
 
     wanted = {str(index): stream.state for index, stream in enumerate(streams)}

@@ -21,10 +21,10 @@ from onegru.core.spec_json import spec_from_json, spec_to_json
 from onegru.core.tensors import as_tensor
 from onegru.system.bounded import parse_json
 
-#: The last part of the entry's name, which is PyTorch's for what a module adds to its tensors.
+#: The last part of the entry's name, which PyTorch uses for extra state of a module.
 KEY = "_extra_state"
 
-#: Its most codes.
+#: The largest number of codes in an entry.
 LONGEST = 10_000
 
 _SIZES: dict[str, Any] = {"input_size": 1, "hidden_size": 1, "dtype": "float32"}
@@ -33,9 +33,9 @@ _RESETS = "resets_to_initial"
 
 @dataclass(frozen=True, slots=True)
 class TorchForm:
-    """What a module computes, without its sizes and type."""
+    """Options of a module: its function without sizes and type."""
 
-    spec: Spec  # of any of its layers; its sizes and its type mean nothing
+    spec: Spec  # of any of its layers, with arbitrary sizes and type
     resets_to_initial: bool = False  # whether a reset restores the initial state; else it sets zeros
 
     def __post_init__(self) -> None:
@@ -43,13 +43,13 @@ class TorchForm:
 
     @property
     def matches_nn_gru(self) -> bool:
-        """Whether `torch.nn` computes it, and the names of tensors say it all."""
+        """Whether `torch.nn` computes this function, so that the names of the tensors suffice."""
         plain = TorchForm(Spec(**_SIZES, linear_before_reset=True))
         both = replace(plain.spec, direction="bidirectional", activations=plain.spec.activations * 2)
         return self in (plain, TorchForm(both))
 
     def codes(self) -> list[int]:
-        """The numbers of the entry."""
+        """Return the numbers of the entry."""
         document = {name: value for name, value in spec_to_json(self.spec).items() if name not in _SIZES}
         return list(json.dumps(document | {_RESETS: self.resets_to_initial}).encode())
 
@@ -78,7 +78,7 @@ def _words(value: object) -> str:
 
 
 def read_torch_form(entry: object) -> TorchForm:
-    """The form that an entry says."""
+    """Return the form in an entry."""
     codes = as_tensor("a form", entry).astype(np.float64)
     whole = np.rint(codes)
     if codes.ndim != 1 or codes.size > LONGEST or not np.all(np.abs(codes - whole) < 0.25):

@@ -39,18 +39,18 @@ ModelT = TypeVar("ModelT")
 
 @dataclass(frozen=True, slots=True)
 class Decomposed(Generic[ModelT]):
-    """What a search through a model found."""
+    """The result of a search through a model."""
 
     model: ModelT  # an ONNX model or an IR, with a GRU node for each recurrence in `fused`
     fused: tuple[Fused, ...]  # the recurrences that were replaced
-    near_misses: tuple[NearMiss, ...]  # those that were not fused
-    nodes: tuple[int, int]  # how many nodes the model had, those in bodies included, and how many it has now
+    near_misses: tuple[NearMiss, ...]  # GRUs that were not fused
+    nodes: tuple[int, int]  # how many nodes the model had, including those in bodies, and how many it has now
 
 
 def replace_decomposed(
     source: Source, model: ModelProto, progress: Progress | None = None
 ) -> Decomposed[ModelProto]:
-    """Replace the decomposed GRUs of a model, which this may change."""
+    """Replace the decomposed GRUs of a model. This may change the model."""
     from onegru.formats.onnx.functions.augru import add_augru_functions
     from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
     from onegru.formats.onnx.node import is_plain_constant
@@ -91,7 +91,7 @@ def replace_decomposed(
 def find_in_ir(
     file: Opened, progress: Progress | None = None, *, only_layers: bool = False
 ) -> Decomposed[IrDocument]:
-    """The decomposed GRUs of an IR that has been read, with layers for them."""
+    """Return the decomposed GRUs of an IR that has been read, with layers for them."""
     from onegru.formats.openvino.document import IrDocument
     from onegru.formats.openvino.states import ir_of
     from onegru.fusion.openvino.model import fuse_ir
@@ -112,7 +112,7 @@ def _layer_count(root: ET.Element) -> int:
 
 
 def find_in_file(file: Opened) -> Decomposed[ModelProto] | Decomposed[IrDocument]:
-    """The decomposed GRUs of a model that has been read."""
+    """Return the decomposed GRUs of a model that has been read."""
     if file.kind is Kind.OPENVINO:
         return find_in_ir(file)
     from onegru.formats.onnx.validate import Source, model_of
@@ -133,7 +133,7 @@ def fusing_hint(path: str | os.PathLike[str]) -> str:
 
 
 def tflite_graph(file: Opened) -> tuple[Graph, Decomposed[ModelProto]]:
-    """The graph of a TensorFlow Lite model with GRU nodes for its decomposed GRUs; for `Opened.once`."""
+    """Return the graph of a TensorFlow Lite model, with GRU nodes for decomposed GRUs; for `Opened.once`."""
     model, _ = file.once(tflite_model)
     from onegru.formats.onnx.parse import parse_onnx
     from onegru.formats.onnx.validate import Source, read_model, serialized
@@ -159,7 +159,7 @@ def fused_graph(file: Opened) -> Graph:
 
 
 def with_sequences(file: Opened, graph: Graph) -> Graph:
-    """The graph of an IR with a sequence for each loop that only runs a cell."""
+    """Return the graph of an IR with a sequence for each loop that only runs a cell."""
     try:
         found = find_in_ir(file, only_layers=True)
         return replace(found.model.graph(file.path), file=file) if found.fused else graph
@@ -168,7 +168,7 @@ def with_sequences(file: Opened, graph: Graph) -> Graph:
 
 
 def fused_onnx(source: Source, data: bytes) -> Graph:
-    """The graph of a serialized ONNX model with its decomposed GRUs replaced."""
+    """Return the graph of a serialized ONNX model with its decomposed GRUs replaced."""
     from onegru.formats.onnx.parse import parse_onnx
     from onegru.formats.onnx.validate import read_model
 

@@ -55,7 +55,7 @@ class GruNode:
 
     @property
     def bodies(self) -> tuple[str, ...]:
-        """The bodies of other nodes that it lies in, the outermost first."""
+        """The bodies of other nodes that contain this node, the outermost first."""
         return self.step.bodies
 
     @property
@@ -96,7 +96,7 @@ class GruNode:
     def _prepare(
         self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruNode]
     ) -> None:
-        """Make the layer before any run, if its weights are constants."""
+        """Make the layer before any run if its weights are constants."""
         node = self.step
         state = constants.get(node.value("initial_h"))
         self._later = None
@@ -155,7 +155,7 @@ GruNode.__module__ = "onegru.reports"
 
 
 def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], graph: Graph) -> None:
-    """Make the layers of nodes whose weights are constants."""
+    """Make the layers of the nodes whose weights are constants."""
     shared: dict[object, GruNode] = {}
     defaults = {info.value for info in graph.inputs}
     for node in nodes:
@@ -192,7 +192,7 @@ def check_stated(
 
 
 def find_node(nodes: Sequence[GruNode], node: object) -> int:
-    """The index of a node."""
+    """Return the index of a node."""
     if isinstance(node, str):
         found = [index for index, item in enumerate(nodes) if item.name == node]
         if len(found) == 1:
@@ -230,7 +230,7 @@ def _fast_run(
         state: Any = None if h is None else values.get(h)
         lengths = None if lens is None else values.get(lens)
         attention = None if scores is None else values[scores]
-        if is_cell:  # one step: a time axis, and one of directions, in front
+        if is_cell:  # one step: add a time axis and a direction axis
             if type(X) is not np.ndarray or type(state) is not np.ndarray:
                 return otherwise(values)
             X, state, attention = X[None], state[None], None if attention is None else attention[None]
@@ -273,7 +273,7 @@ def runner_of(node: GruNode) -> Runner:
 
 
 def trace_node(node: GruNode, runs: Sequence[Mapping[str, Array]], source: str) -> GateTrace:
-    """The gates of the node, as the model runs it."""
+    """Return the gates of the node, as the model runs it."""
     from onegru.layers.gates.data import join_runs
 
     if not runs:

@@ -42,7 +42,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         provider_options: a mapping for each of `providers`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
         weight_storage: storage type of the weights of float32 GRU nodes, as in `onegru.GRU`: one type
-            for all, or a mapping from names of nodes to types; None, or a node left out, for float32.
+            for all, or a mapping from node names to types. Default: None (float32), also for missing names.
         activation_storage: type to which activations are rounded, as in `onegru.GRU`.
         flush_subnormals: whether states that are almost 0 count as 0, as in `onegru.GRU`.
         kwargs: as for ONNX Runtime; it falls back to its own GRU only if `enable_fallback` is 1.
@@ -208,7 +208,7 @@ def _folder_of(options: Any) -> Path | None:
 def _prepared(
     path_or_bytes: str | os.PathLike[str] | bytes,
 ) -> tuple[str | os.PathLike[str] | bytes, str | None, tuple[str, ...]]:
-    """A model as ONNX Runtime can open it."""
+    """Return a model as ONNX Runtime can open it."""
     try:
         import onnx
 

@@ -47,14 +47,14 @@ _Look = tuple[str, str, "np.dtype[Any] | None", tuple[int | None, ...], bool]
 
 
 def _look(info: TensorInfo) -> _Look:
-    """Return an input's name, name in the graph, type if plain, sizes, and whether a size is open."""
+    """Return an input's name, name in the graph, type if plain, sizes, and whether a size is dynamic."""
     shape = tuple(size if isinstance(size, int) else None for size in info.shape or ())
     plain = info.is_tensor and info.shape is not None and info.dtype not in ("str", "unknown")
     return info.name, info.value, numpy_dtype(info.dtype) if plain else None, shape, None in shape
 
 
 def fit(info: TensorInfo, value: object) -> Array:
-    """`value` as an array that fits an input."""
+    """Return `value` as an array that fits an input."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -84,5 +84,5 @@ def fits_shape(info: TensorInfo, shape: Sequence[int]) -> bool:
 
 
 def words_of(info: TensorInfo) -> str:
-    """The type and shape of an input or output, as text."""
+    """Return the type and shape of an input or output, as text."""
     return f"{info.dtype} {'of any rank' if info.shape is None else shape_words(info.shape)}"

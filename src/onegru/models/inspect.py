@@ -32,22 +32,22 @@ class Inspection(CardReport):
 
     Attributes:
         path: the file.
-        kind: what it is, as text.
+        kind: the kind of file, as text.
         inputs: the inputs of a model.
         outputs: the outputs of a model.
         other_nodes: how many nodes of a model another runtime runs. Default: None (layers without a model).
         nested_grus: the GRU nodes of a model within bodies of other nodes, as text.
-        grus: its GRUs, those of a model in running order.
-        decomposed: the GRUs that an ONNX model holds as other operators, which `onegru.fuse` makes
+        grus: the GRUs of the file, those of a model in execution order.
+        decomposed: the GRUs that consist of other operators in an ONNX model; `onegru.fuse` turns them into
             GRU nodes.
-        near_misses: what came near, and which part does not fit.
-        fused_nodes: how many nodes the model has, those in bodies included, and how many it would have with
-            GRU nodes for `decomposed`; None where there is none.
+        near_misses: recurrences that are almost GRUs, and the part that does not fit.
+        fused_nodes: how many nodes the model has, including those in bodies, and how many it would have with
+            GRU nodes for `decomposed`; None if it has no decomposed GRU.
         left_out: the tensors of a checkpoint, or layers of a Keras model, that do not belong to its GRUs; the
-            operators of a TensorFlow Lite model that are not read.
-        streaming: whether an ONNX model runs in chunks of time as it is, or rewritten, or why it cannot;
+            operators of a TensorFlow Lite model that onegru does not read.
+        streaming: whether an ONNX model runs in chunks of time, unchanged or rewritten, or why it cannot;
             empty without a GRU, and for other files.
-        unread: a sentence for each open input axis along which the model reads only fixed positions.
+        unread: a sentence for each dynamic input axis along which the model reads only fixed positions.
     """
 
     path: str

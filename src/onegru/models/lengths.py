@@ -17,7 +17,7 @@ from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.models.model import Model, runs_of_nodes
 from onegru.timeline.read import Timeline, read_timeline
 
-# Operators that keep the meaning of lengths, although type, shape and order may change, with the indices of
+# Operators that keep the meaning of lengths, although type, shape and order may change, and the indices of
 # the inputs to follow.
 _KEPT: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(
@@ -28,7 +28,7 @@ _KEPT: Mapping[str, tuple[int, ...]] = {
     "Where": (1, 2),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), (0,)),
 }
-# Operators that change their unit, as for strides: the recurrence's steps are then not the input's steps.
+# Operators that change the unit of lengths, as for strides. The recurrence's steps are then not the input's.
 _SCALED: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum", "Mod"), tuple(range(8))),
     **dict.fromkeys(("Floor", "Ceil", "Round"), (0,)),
@@ -45,11 +45,11 @@ _COUNTED: Mapping[str, tuple[int, ...]] = {
 class LengthsInput:
     """An input that holds lengths."""
 
-    # the values whose steps they count, by the names of the model's operators
+    # the values whose steps the lengths count, by their names in the model's operators
     sequences: list[str] = field(default_factory=list)
-    axes: list[int] = field(default_factory=list)  # the axis of the steps in each
-    is_scaled: bool = False  # whether they count other steps, of which the model computes those
-    is_sure: bool = False  # whether a recurrence takes them; else they hide or pick steps, or something else
+    axes: list[int] = field(default_factory=list)  # the axis of the steps in each value
+    is_scaled: bool = False  # whether they count other steps, which the model computes from the lengths
+    is_sure: bool = False  # whether a recurrence reads them; else they may mask or select steps
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def find_lengths(model: Model) -> Mapping[str, LengthsInput]:
 
 
 def steps_of(model: Model, lengths: LengthsInput, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-    """How many steps lengths must fit, if the file says it; None if it does not."""
+    """Return the step count that lengths must fit, if the file gives it; else None."""
     timeline = _look(model).timeline
     if timeline is None or lengths.is_scaled:
         return None
@@ -86,12 +86,12 @@ def steps_of(model: Model, lengths: LengthsInput, shapes: Mapping[str, tuple[int
 
 
 def count_steps(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
-    """How many steps the longest row of each GRU node takes in a run, by the node's name."""
+    """Return the step count of the longest row of each GRU node in a run, by the node's name."""
     return steps_in(model, runs_of_nodes(model, inputs))
 
 
 def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, int]:
-    """Return the same from the result of `Model._all_runs`."""
+    """Return the same counts from the result of `Model._all_runs`."""
     found: dict[str, int] = {}
     for gru, runs in zip(model.gru_nodes, seen, strict=True):
         lengths, axis = gru.step.port("sequence_lens"), gru.step.axis("X", "T")

@@ -39,12 +39,11 @@ def load(
             the content. Or an ONNX model in memory without external data: its bytes or an `onnx.ModelProto`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
         weight_storage: storage type of the weights of float32 GRU nodes, as in `onegru.GRU`: one type
-            for all, or a mapping from names of nodes to types; None, or a node left out, for float32.
+            for all, or a mapping from node names to types. Default: None (float32), also for missing names.
         activation_storage: type to which activations are rounded, as in `onegru.GRU`.
         flush_subnormals: whether states that are almost 0 count as 0, as in `onegru.GRU`.
-        fuse: whether GRUs that a model, or an IR, has decomposed into other operators become GRU nodes in
-            memory, as `onegru.fuse` makes them, but not checked on inputs. A model without any is loaded as
-            it is.
+        fuse: whether decomposed GRUs become GRU nodes in memory, as with `onegru.fuse`, but without a check
+            on inputs. A model without decomposed GRUs does not change.
 
     Returns:
         the model, ready to run.
@@ -63,7 +62,7 @@ def load(
 
 
 def graph_of(path: object, *, fuse: bool = False, folder: Path | None = None) -> Graph:
-    """The graph of a model, given as to `load`. Raises as it does, but needs no other runtime."""
+    """Return the graph of a model; argument and errors as in `load`. This needs no other runtime."""
     if not isinstance(path, str | os.PathLike):
         return _in_memory(path, fuse, folder)
     file = open_model("path", path)
@@ -71,7 +70,7 @@ def graph_of(path: object, *, fuse: bool = False, folder: Path | None = None) ->
         from onegru.models.fusing import fused_graph  # slow import
 
         return fused_graph(file)
-    graph = format_of(file).read_graph(file, again=file is path)  # who has opened it may read it again
+    graph = format_of(file).read_graph(file, again=file is path)  # a caller who opened it may read it again
     if file.kind is Kind.OPENVINO and any(gru.bodies for gru in graph.grus):
         from onegru.models.fusing import with_sequences  # as above
 

@@ -37,7 +37,7 @@ class Model:
 
     Raises:
         SpecError: a GRU node is invalid.
-        FormatError: another runtime refuses its part.
+        FormatError: another runtime rejects its part of the model.
     """
 
     __module__ = "onegru"
@@ -125,7 +125,7 @@ class Model:
 
     @classmethod
     def _of(cls, graph: Graph, options: EngineOptions) -> Self:
-        """A model of this class, made from one that was pickled or copied."""
+        """Return a model of this class from a pickled or copied model."""
         model = cls.__new__(cls)
         Model.__init__(model, graph, options)
         return model
@@ -137,7 +137,7 @@ class Model:
         return (type(self)._of, (self.graph, self.options), self.__getstate__())
 
     def _repr_html_(self) -> str:
-        """A card for notebooks."""
+        """Return a card for notebooks."""
         from onegru.models.report import model_card
 
         return model_card(self.path, self.inputs, self.outputs, self.gru_nodes, self.other_node_count)
@@ -150,10 +150,10 @@ class Model:
         """Run the model.
 
         Args:
-            inputs: an array for each input, by name. Initial states of models that `onegru.save_layers` wrote
-                may be left out: they are then zeros. So may the states that an IR keeps on its own: each run
-                without them starts as the file says, and `stream` carries them from run to run.
-            progress: called before each step and after the last, with the number of steps done and of all.
+            inputs: an array for each input, by name. You can omit initial states of models that
+                `onegru.save_layers` wrote; they are then zeros. You can also omit states that an IR stores:
+                each run without them starts as the file says, and `stream` carries them from run to run.
+            progress: called before each step and after the last, with the numbers of finished and all steps.
 
         Returns:
             an array for each output, by name, in the model's order.
@@ -269,18 +269,18 @@ class Model:
                 out = stream.step({"x": frame})
 
         Args:
-            state: the input that takes each state output, as {"h_out": "h_in"}; None to find them: initial
+            state: the input for each state output, as {"h_out": "h_in"}. Default: None (find them): initial
                 states of GRU nodes that are inputs, with the Y_h of the same nodes that are outputs; and
-                inputs and outputs of one type and shape whose names say so, as `cache` and `cache_out`.
+                inputs and outputs of one type and shape with matching names, as `cache` and `cache_out`.
             dims: sizes of symbolic dimensions of states, by name, that the other inputs do not determine.
-            rewrite: whether states that an ONNX model or an IR hides become its inputs and outputs, in
-                memory, as `onegru.make_streaming` writes them, but not checked on inputs: those of its GRUs,
-                and the last steps before its convolutions.
-            time: with `rewrite`, the time axis of inputs, by name; None to find it.
-            delay: with `rewrite`, whether outputs may come later, where a node needs steps ahead.
+            rewrite: whether hidden states of an ONNX model or an IR become its inputs and outputs in memory.
+                These are the states of its GRUs, and the last steps before its convolutions. The result is
+                that of `onegru.make_streaming` without the check on inputs.
+            time: with `rewrite`, the time axis of inputs, by name. Default: None (find it).
+            delay: with `rewrite`, whether outputs may come later if a node has look-ahead.
 
         Raises:
-            SpecError: an output or input is unknown, a pair does not fit, or no state is found. If `state`
+            SpecError: an output or input is unknown, a pair does not match, or no state is found. If `state`
                 is None, also if a node reverses time or mixes all steps of a run, because chunks would
                 then change the results.
 
@@ -349,7 +349,7 @@ class Model:
         return values
 
     def _of_lengths(self, value: str, values: Mapping[str, Any]) -> str:
-        """Return a hint for an input that is the lengths of a GRU; empty for other inputs."""
+        """Return a hint for an input that holds the lengths of a GRU; empty for other inputs."""
         for step in (node.step for node in self.gru_nodes):
             if step.value("sequence_lens") == value:
                 shape, axis = np.shape(values.get(step.value("X"), ())), step.axis("X", "T")
@@ -373,7 +373,7 @@ def runs_of_nodes(
 ) -> list[list[dict[str, Array]]]:
     """Run a model, and return inputs and outputs of each run of each node, as in `Model.trace`.
 
-    Weights are left out where the node has a layer.
+    Weights are omitted if the node has a layer.
     """
     nodes = model.gru_nodes
     if model.graph.whole is None:

@@ -40,11 +40,11 @@ def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims
 
 
 class Drawn(NamedTuple):
-    """Inputs of a model, mostly random ones, and its outputs."""
+    """Inputs of a model, which are random except for defaults, and its outputs."""
 
     inputs: dict[str, Any]  # an array for each input that has no default
     outputs: Mapping[str, Any]  # the model's outputs for these inputs
-    error: OneGRUError | None = None  # why it does not run on them; None if it does
+    error: OneGRUError | None = None  # why the model does not run on them; None if it does
     # the number of values of each output that change with other random inputs; None if it was not counted
     moved: Mapping[str, int] | None = None
 
@@ -65,7 +65,7 @@ def draw_inputs(
     return _Draw(model, {}, seed, shapes, others).finite()
 
 
-_AGAIN, _TURNS = 1 << 20, 4  # seed increment for other random inputs, and how often to try
+_AGAIN, _TURNS = 1 << 20, 4  # seed increment for other random inputs, and the number of attempts
 
 
 def draw_twice(

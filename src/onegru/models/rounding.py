@@ -24,9 +24,9 @@ def with_engine(model: Model, engine: str) -> Model:
 class Rounding:
     """Estimate of how far rounding may change a model's outputs.
 
-    A model may be so sensitive, or so deep, that no two runtimes agree on its last digits. To measure this,
-    onegru runs it on inputs with every value changed by one rounding. If all inputs are integers, onegru
-    compares GRU nodes in their own type with GRU nodes in float64 instead.
+    Some models are so sensitive, or so deep, that no two runtimes agree on the last digits. To measure this,
+    onegru runs the model on inputs with every value changed by one rounding. If all inputs are integers,
+    onegru compares GRU nodes in their own type with GRU nodes in float64 instead.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Rounding:
 
     @cached_property
     def _pair(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """The exact outputs, and the outputs changed by rounding."""
+        """Return the exact outputs, and the outputs changed by rounding."""
         moved = {
             name: nudged(value, self._dtypes) if isinstance(value, np.ndarray) else value
             for name, value in self._inputs.items()

@@ -98,7 +98,7 @@ class ModelStream:
 
     @property
     def pairs(self) -> dict[str, str]:
-        """The state input for each state output."""
+        """The state input for each state output, by name."""
         return dict(self._pairs)
 
     @property
@@ -134,7 +134,7 @@ class ModelStream:
 
         Raises:
             SpecError: an input is missing, unknown, or does not fit. The states stay as they are.
-            FormatError: another runtime fails on its part; as above.
+            FormatError: another runtime fails on its part of the model. The states stay as they are.
         """
         if type(inputs) is not dict and not isinstance(inputs, Mapping):  # the second check is slow
             raise SpecError.of("inputs", f"{type(inputs).__name__}; must be a mapping from names to arrays")
@@ -166,7 +166,7 @@ class ModelStream:
         return results
 
     def _unpaired(self, given: Mapping[str, object], error: str) -> str:
-        """Return a hint how to name a missing state if an output has a matching name; else empty."""
+        """Return a hint how to name a missing state if an output has a matching name; else an empty text."""
         from onegru.timeline.pairs import is_next_name
 
         lacking = [name for name in self._inputs.keys() - given if error.startswith(f"{name!r}: missing")]
@@ -207,7 +207,7 @@ class ModelStream:
         return {name: array for name, array in results.items() if gives or name not in self._pairs}
 
     def _row_axes(self) -> dict[str, int]:
-        """The axis of the rows of each state: that of its GRU node, or the one named as in other inputs."""
+        """Return the row axis of each state: that of its GRU node, or the axis named as in other inputs."""
         takers = list(self._pairs.values())
         shapes = {name: self._inputs[name].shape or () for name in takers}
         told = batch_axes(self._graph)
@@ -348,6 +348,6 @@ class ModelStream:
 
 
 def first_states(graph: Graph, inputs: Mapping[str, object]) -> dict[str, Array]:
-    """The states before the first run that the file of a model tells of, but those given as inputs."""
+    """Return the states before the first run that the model's file gives, except those in `inputs`."""
     missing = [name for name in graph.starts if name not in inputs]
     return ModelStream(graph, lambda _: {}, dict(graph.states), {})._zeros(missing, inputs)

@@ -88,11 +88,11 @@ def run_in_chunks(
 
 
 class Forms(NamedTuple):
-    """What a model may become."""
+    """The possible results for a model."""
 
-    # changed so that it runs in chunks; True leaves what there is for `told`
+    # the model changed to run in chunks; True leaves an unchanged model to `told`
     rewritten: Callable[[bool], Streaming]
-    told: Callable[[AsItIs], Streaming]  # as it is, with metadata that say so
+    told: Callable[[AsItIs], Streaming]  # the unchanged model, with metadata that say so
 
 
 def forms_of_onnx(
@@ -103,7 +103,7 @@ def forms_of_onnx(
     delay: bool,
     sizes: Mapping[str, object] | None = None,
 ) -> Forms:
-    """Of an ONNX model."""
+    """Return the forms of an ONNX model."""
     from onegru.timeline.edits.onnx import streaming_model, told_model
 
     def rewritten(keeps: bool) -> Streaming:
@@ -128,7 +128,7 @@ def _is_open(graph: Graph, found: AsItIs) -> bool:
 
 
 def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Graph:
-    """The graph of a model, its hidden states among its inputs and outputs."""
+    """Return the graph of a model with its hidden states as inputs and outputs."""
     if not _is_whole(graph):
         raise SpecError.of(
             "rewrite", f"{graph.path} is neither an ONNX model nor an OpenVINO IR; must be one of them"

@@ -1,7 +1,7 @@
 """Read the attributes of an operator: names, kinds, ranges and defaults, from its data.
 
-alpha, beta and clip are float32 in a file, so they are rounded to float32 here: a function and a file then
-agree in float64 as well.
+Files store alpha, beta and clip as float32, so they are rounded to float32 here. A function and a file then
+also agree in float64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onegru.operators.schema import Attribute, Operator
 
 
 def read_attributes(operator: Operator, given: Mapping[str, object]) -> dict[str, Any]:
-    """The value of every attribute of `operator`: as given, else its default."""
+    """Return the value of every attribute of `operator`: the given value, else its default."""
     check_names(operator, given)
     values: dict[str, Any] = {}
     for name, attribute in operator.attributes.items():
@@ -97,7 +97,7 @@ def _sequence(read: Callable[[str, object], Any], name: str, value: object) -> t
 
 
 def _scalar(value: object) -> object:
-    """The item of an array of rank 0; anything else as it is."""
+    """Return the item of an array of rank 0; other values unchanged."""
     return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 

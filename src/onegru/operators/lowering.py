@@ -27,9 +27,9 @@ from onegru.operators.schema import Operator, Port
 class Lowered:
     """An operator in canonical form."""
 
-    spec: Spec  # what it computes
-    weights: Weights  # its weights
-    ports: tuple[Port, ...]  # its inputs and outputs, with their axes in its layout
+    spec: Spec  # the computation
+    weights: Weights  # the weights
+    ports: tuple[Port, ...]  # the inputs and outputs, with their axes in the operator's layout
 
 
 def lower(
@@ -42,7 +42,7 @@ def lower(
     attention: Attention | bool | None = None,
     where: str = "",
 ) -> Lowered:
-    """Bring an operator with its attributes and weights into canonical form."""
+    """Convert an operator with its attributes and weights to canonical form."""
     values = read_attributes(operator, attributes)
     direction, num_directions = _direction(values)
 
@@ -75,7 +75,7 @@ def _attention(operator: Operator, values: Mapping[str, object]) -> Attention | 
 
 
 def check_attributes(operator: Operator, attributes: Mapping[str, object], where: str = "") -> None:
-    """Check what can be checked of an operator before its weights are known."""
+    """Check the parts of an operator that do not depend on its weights."""
     with prefixed_errors(where):
         values = read_attributes(operator, attributes)
         read_clip(operator, values["clip"])
@@ -85,14 +85,14 @@ def check_attributes(operator: Operator, attributes: Mapping[str, object], where
 def check_weights(
     operator: Operator, attributes: Mapping[str, object], W: object, R: object, B: object, where: str = ""
 ) -> None:
-    """Check the types and shapes of weights, not their values."""
+    """Check the types and shapes of weights, but not their values."""
     with prefixed_errors(where):
         values = read_attributes(operator, attributes)
         _check_weights(operator, values, *_typed_weights(operator, W, R, B), {"D": _direction(values)[1]})
 
 
 def _direction(values: Mapping[str, Any]) -> tuple[Direction, int]:
-    """The direction, and the number of directions."""
+    """Return the direction, and the number of directions."""
     direction = cast(Direction, values.get("direction", "forward"))
     return direction, len(reversed_directions(direction))
 
@@ -133,7 +133,7 @@ def _check_weights(
 
 
 def _canonical_biases(operator: Operator, spec: Spec, B: Array | None, W: Array) -> Array:
-    """[D, 6H]: Wbz, Wbr, Wbh, Rbz, Rbr, Rbh. Where the operator has sums, Wb holds them and Rb is zero."""
+    """Return Wbz, Wbr, Wbh, Rbz, Rbr, Rbh as [D, 6H]. If the operator has sums, they are Wb, and Rb is 0."""
     H = spec.hidden_size
     canonical = np.zeros((spec.num_directions, 6 * H), W.dtype)
     port = operator.input("B")
@@ -149,7 +149,7 @@ def _canonical_biases(operator: Operator, spec: Spec, B: Array | None, W: Array)
 
 
 def read_clip(operator: Operator, clip: float | None) -> float | None:
-    """The bound that the attribute stands for; None for none."""
+    """Return the bound that the attribute specifies; None without a bound."""
     if clip is None or clip == np.inf or (clip == 0 and operator.clip_zero_is_none):
         return None
     if not clip > 0:
@@ -161,13 +161,13 @@ def read_clip(operator: Operator, clip: float | None) -> float | None:
 def read_activations(
     operator: Operator, values: Mapping[str, Any], num_directions: int, where: str = ""
 ) -> tuple[tuple[Activation, Activation], ...]:
-    """(f, g) for each direction, with alpha and beta assigned in order."""
+    """Return (f, g) for each direction, with alpha and beta assigned in order."""
     shared = operator.activation_count == "shared"
     wanted = 2 if shared else 2 * num_directions
     names = values["activations"]
-    if not names and not shared:  # in ONNX, an empty list says no more than none
+    if not names and not shared:  # in ONNX, an empty list means the default
         names = ("Sigmoid", "Tanh") * (wanted // 2)
-    if shared and num_directions == 2 and len(names) == 4:  # as OpenVINO's converter copies them from ONNX
+    if shared and num_directions == 2 and len(names) == 4:  # OpenVINO's converter copies them from ONNX so
         if [name.lower() for name in names[:2]] != [name.lower() for name in names[2:]]:
             raise SpecError.of(
                 "activations",

@@ -1,7 +1,7 @@
 """ONNX's GRU in all versions, and `AUGRU`, the same operator with attention.
 
-Source: the published specifications of GRU-1, 3, 7 and 14; version 22 only adds bfloat16. `AUGRU` is onegru's
-own, as ONNX has none; its scores are those of OpenVINO's AUGRUSequence, or of DIEN.
+Source: the published specifications of GRU-1, 3, 7 and 14; version 22 only adds bfloat16. onegru defines
+`AUGRU`, because ONNX has no such operator. Its scores are those of OpenVINO's AUGRUSequence, or of DIEN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onegru.operators.schema import Attribute, Operator, Port, by_name
 
 @dataclass(frozen=True, slots=True)
 class _Delta:
-    """What a version of the operator changes."""
+    """The changes of a version of the operator."""
 
     version: int
     add: tuple[Attribute, ...] = ()
@@ -28,8 +28,8 @@ class _Delta:
     add_types: tuple[str, ...] = ()
 
 
-#: The oldest opset that ONNX Runtime promises to run: older models are upgraded to it. From it on, operators
-#: broadcast as NumPy does, so that decomposed GRUs are found.
+#: The oldest opset that ONNX Runtime promises to run, so older models are converted to it. From it on,
+#: operators broadcast as in NumPy, so that decomposed GRUs are found.
 OLDEST_OPSET = 7
 #: The oldest opset for the function of an AUGRU node, because CastLike adapts its constants to the type of X.
 AUGRU_OPSET = 15
@@ -44,7 +44,7 @@ _GRU_1 = Operator(
         Attribute("activation_beta", "floats"),
         Attribute("activations", "strings"),
         Attribute("clip", "float"),
-        # The published schema misspells its own default in this version, and so do files.
+        # The published schema misspells its default in this version, and so do files.
         Attribute("direction", "string", "forward", (*DIRECTIONS, "foward")),
         Attribute("hidden_size", "int"),
         Attribute("output_sequence", "int", 0, (0, 1)),
@@ -109,21 +109,21 @@ def _all_versions() -> Mapping[int, Operator]:
     }
 
 
-#: Every version of the operator, by the opset that brought it.
+#: Every version of the operator, by the opset that introduced it.
 GRU_VERSIONS: Mapping[int, Operator] = _all_versions()
 
-#: The newest opset that was looked at: no later version of the operator came with it.
+#: The newest opset that was checked: it has no later version of the operator.
 NEWEST_OPSET = 28
 
-#: The newest version, which the layer follows.
+#: The newest version, which defines the layer.
 NEWEST: Operator = GRU_VERSIONS[max(GRU_VERSIONS)]
 
 
-#: The domains of AUGRU nodes in ONNX files, one for each function that a model has for them.
+#: The domains of AUGRU nodes in ONNX files. A model has one function for each.
 AUGRU_DOMAINS = ("onegru", *(f"onegru.{number}" for number in range(2, 9)))
 
-#: GRU-22 with attention scores as its last input, one for each step of each row.
-_OF_AUGRU = GRU_VERSIONS[22]  # AUGRU keeps this version of GRU
+#: GRU-22 with attention scores as its last input, with a score for each step of each row.
+_OF_AUGRU = GRU_VERSIONS[22]  # AUGRU is based on this version of GRU
 AUGRU: Operator = replace(
     _OF_AUGRU,
     name="AUGRU",
@@ -144,12 +144,12 @@ OPERATORS: Mapping[tuple[str, int], Operator] = {
 
 
 def gru_version(opset: int) -> Operator | None:
-    """The version in force at `opset`: the newest at or below it; None below 1."""
+    """Return the version of GRU at `opset`: the newest at or below it; None below 1."""
     return GRU_VERSIONS.get(max((version for version in GRU_VERSIONS if version <= opset), default=0))
 
 
 def activation_attributes(activations: Iterable[tuple[Activation, Activation]]) -> dict[str, list[Any]]:
-    """The attributes of a GRU node that has these activations: names, and the parameters that they take."""
+    """Return the attributes of a GRU node with these activations: names and parameters."""
     functions = [function for pair in activations for function in pair]
     attributes: dict[str, list[Any]] = {"activations": [function.name for function in functions]}
     for parameter in ("alpha", "beta"):
@@ -166,7 +166,7 @@ def gru_attributes(
     layout: int = 0,
     stated: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The attributes of a GRU node that are stated or differ from their defaults."""
+    """Return the attributes of a GRU node that are stated or differ from their defaults."""
     attributes: dict[str, Any] = {} if layer.hidden_size is None else {"hidden_size": layer.hidden_size}
     if direction != "forward" or "direction" in stated:
         attributes["direction"] = direction

@@ -13,10 +13,10 @@ from onegru.core.dtypes import ELEMENT_TYPES
 from onegru.core.spec import DIRECTIONS
 from onegru.operators.schema import Attribute, Operator, Port, by_name
 
-#: Types of layers whose results differ from run to run, which are never taken for constants.
+#: Types of layers whose results differ between runs, so they are never constants.
 RANDOM = ("RandomUniform", "Multinomial", "DropOut")
 
-#: What to say of a file with a layer that only `onegru.openvino.replace_grus` makes.
+#: The message for a file with a layer that only `onegru.openvino.replace_grus` makes.
 ONLY_IN_MEMORY = (
     "valid only in the process that created it; save the model before onegru.openvino.replace_grus"
 )
@@ -63,7 +63,7 @@ GRU_SEQUENCE = replace(
     outputs=(Port("Y", "Y", "BDTH"), Port("Ho", "Y_h", "BDH")),
 )
 
-# Attributes of the AUGRU operators that may have only one value.
+# Attributes of the AUGRU operators with only one valid value.
 _FIXED = by_name(
     Attribute("activations_alpha", "floats", (), choices=((),)),
     Attribute("activations_beta", "floats", (), choices=((),)),
@@ -74,7 +74,7 @@ _FIXED = by_name(
 
 
 def _with_attention(operator: Operator, axes: str) -> Operator:
-    """The AUGRU operator: `operator` with attention scores of these axes, and fewer choices."""
+    """Return the AUGRU operator: `operator` with attention scores of these axes, and fewer choices."""
     ports = (
         replace(port, name="H_t" if port.role == "initial_h" else port.name, required=True)
         for port in operator.inputs
@@ -98,7 +98,7 @@ OPERATORS: Mapping[str, Operator] = {
     operator.name: operator for operator in (GRU_CELL, GRU_SEQUENCE, AUGRU_CELL, AUGRU_SEQUENCE)
 }
 
-#: Those of one step, by what a flow calls them.
+#: The operators of one step, by their names in a flow.
 CELLS: Mapping[str, Operator] = {
     f"openvino::{operator.name}": operator for operator in (GRU_CELL, AUGRU_CELL)
 }

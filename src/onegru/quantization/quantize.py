@@ -83,10 +83,10 @@ def quantize(
         mode: the storage of all GRUs: "W8A8" or "W8A16" (int8 weights with activations in int8 or int16),
             "W16A16" (weights and activations in bfloat16), "bfloat16" or "float16" (weights only), or
             "float32". Default: "W8A16".
-        min_snr_db: the lowest signal-to-noise ratio in dB that each output may have on these samples, in
-            place of `mode`. All GRUs start with W8A8. While the noise is too large, the GRU that adds most of
-            it gets more bits. Then each GRU gets fewer bits again where the ratio allows it. W8A8 is used
-            only where W8A16, if it is among the modes, also reaches the ratio.
+        min_snr_db: the lowest signal-to-noise ratio in dB that each output may have on these samples, instead
+            of `mode`. All GRUs start with W8A8. While the noise is too large, the GRU that adds most of it
+            gets more bits. Then each GRU gets fewer bits again if the ratio permits. W8A8 is used only if
+            W8A16, when it is among the modes, also reaches the ratio.
         modes: the modes that `min_snr_db` can choose; float32 is always included. Default: all; with
             `target`, those that a file can store: W8A8, W8A16 and float32.
         nodes: the names of the GRUs to store in fewer bits. Default: all.
@@ -94,11 +94,11 @@ def quantize(
             per row loses too much accuracy. An ONNX file needs opset 21 or later; in an IR, the size must
             divide the row. Default: None, one scale per row.
         opset: the ONNX opset of `target`. Default: the source's.
-        dims: sizes of open dimensions of a model's random inputs, as for `onegru.verify`.
+        dims: sizes of dynamic dimensions of a model's random inputs, as for `onegru.verify`.
         seed: the seed of random inputs.
         tolerance: with `target`, the largest absolute difference that its check allows. If an output has
             numbers above 1, the tolerance is multiplied by the largest. For integers and booleans, it is the
-            share that may differ. Default: 0.1.
+            fraction of values that may differ. Default: 0.1.
         progress: a function, called before each measurement with the number of measurements done and the
             largest possible number.
 
@@ -201,7 +201,7 @@ def _written(
 
 
 def _names_in_int8(report: Quantization[Any], min_snr_db: float | None) -> frozenset[str]:
-    """The GRU nodes that become int8."""
+    """Return the GRU nodes that become int8."""
     names = frozenset(gru.name for gru in report.grus if is_int8(MODES[gru.mode][0]))
     if not names and not any(gru.modes for gru in report.grus):
         reasons = ", ".join(f"{gru.name!r} {gru.reason}" for gru in report.grus)

@@ -169,7 +169,7 @@ class Quantization(Generic[Quantizable]):
 
     @property
     def usage(self) -> list[str]:
-        """Lines on how to run the written file in int8; empty without `target`."""
+        """Return lines on how to run the written file in int8; empty without `target`."""
         if self.written is None or self.written.target is None:
             return []
         names = [gru.name for gru in self.grus]

@@ -65,12 +65,12 @@ class QuantizationTarget:
     samples: Sequence[Any]  # the inputs of each run
     make: Callable[[Mapping[str, str]], Any]  # creates the model or layers with the named GRUs in other modes
     run: Callable[[Any, Any], Mapping[str, Array]]  # the outputs of a run
-    # for each time that the subject in float32 runs a layer for the samples, what takes a layer, and returns
-    # what runs it so and returns its outputs
+    # for each time that the float32 source runs a layer on the samples: a function that takes a layer, and
+    # returns a function that runs it so and returns its outputs
     calls: Mapping[str, Sequence[Repeat]]
-    trace: Callable[[Any, Any, int], GateTrace]  # the gates of the GRU of an index
-    group: int  # how many weights of a row in int8 share a scale; 0 for all
-    steps: int | None  # how many steps the longest row of a GRU takes in a sample; None of a model without
+    trace: Callable[[Any, Any, int], GateTrace]  # the gates of the GRU with an index
+    group: int  # how many int8 weights of a row share a scale; 0 for all
+    steps: int | None  # the step count of the longest row of a GRU in a sample; None without GRUs
 
 
 def quantization_target(

@@ -74,7 +74,7 @@ def check_chunks(
 ) -> tuple[Comparison, ...]:
     """Load a result, and compare it with its source."""
     if whole is None or check is None:
-        with suppress(MissingExtraError):  # without a check, the packages to run it are not needed
+        with suppress(MissingExtraError):  # without a check, the packages that run the model are optional
             Model(read())
         return ()
     if made.steps:

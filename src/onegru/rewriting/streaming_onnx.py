@@ -33,7 +33,7 @@ def rewrite_onnx(
     onnx_source, model = Source.of(file), model_of(file)
     notes = embed_external(onnx_source, model, len(file.data))
     source = read_onnx(file, again=True)
-    # With its external data in it, the model differs from the file.
+    # With embedded external data, the model differs from the file.
     in_memory = replace(onnx_source, file=None)
     graph = parse_onnx(one_file(onnx_source, model), in_memory, deepcopy(model)) if notes else source
     sizes = None if check is None else check.dims

@@ -1,4 +1,4 @@
-"""onegru's execution provider for ONNX Runtime, which `onegru.execution_provider` makes public."""
+"""onegru's execution provider for ONNX Runtime; `onegru.execution_provider` is its public module."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from onegru.operators.schema import Operator
 
 _NAME = "OnegruExecutionProvider"
 _OLDEST = (1, 25)
-_registering = threading.Lock()  # a second registration would be refused
+_registering = threading.Lock()  # ONNX Runtime would reject a second registration
 
 
 def get_library_path() -> str:
-    """The library to register with ONNX Runtime, as `register` does."""
+    """Return the path of the library to register with ONNX Runtime, as `register` does."""
     return str(_native.__file__)
 
 
 def get_ep_name() -> str:
-    """The provider's name, for `providers=`."""
+    """Return the provider's name, for `providers=`."""
     return _NAME
 
 
 def get_ep_names() -> list[str]:
-    """The names of all providers in the library: this one."""
+    """Return the names of all providers in the library, which has one."""
     return [_NAME]
 
 
 def register() -> str:
-    """Register the provider with ONNX Runtime in this process, unless it is registered.
+    """Register the provider with ONNX Runtime in this process, unless it is registered already.
 
     Returns:
-        its name, for `providers=`.
+        the provider's name, for `providers=`.
 
     Raises:
-        MissingExtraError: ONNX Runtime is not installed.
-        MissingExtraError: it is older than 1.25, too.
-        OneGRUError: it refuses the provider, as one that is newer than onegru supports does.
+        MissingExtraError: ONNX Runtime is not installed, or is older than 1.25.
+        OneGRUError: ONNX Runtime rejects the provider, for example because onegru does not support its
+            version.
     """
     with needs_extra("onnxruntime", "onnxruntime", "the execution provider"):
         import onnxruntime
     version = tuple(map(int, re.findall(r"\d+", onnxruntime.__version__)[:2]))
     if version < _OLDEST:
-        least = f"onnxruntime>={'.'.join(map(str, _OLDEST))}"  # before, providers cannot hold kernels
+        least = f"onnxruntime>={'.'.join(map(str, _OLDEST))}"  # older versions have no kernels in providers
         purpose = f"the execution provider (onnxruntime {onnxruntime.__version__} is installed)"
         raise MissingExtraError(least, "onnxruntime", purpose)
     with _registering:
@@ -65,15 +65,15 @@ def register() -> str:
             _native.observe(_see, _warn)
             try:
                 onnxruntime.register_execution_provider_library(_NAME, get_library_path())
-            except Exception as error:  # its exceptions share no base class
+            except Exception as error:  # the exceptions of ONNX Runtime share no base class
                 words = f"onnxruntime {onnxruntime.__version__} refuses onegru ({error})"
                 raise OneGRUError(words) from error
     return _NAME
 
 
-# Called with a node's name, the moment, and its arrays by the specification's names, which are valid until it
-# returns. The moment is "weights" when W, R and B are packed, as a node with constant ones is made or in
-# a run, and "done" after each run.
+# Called with a node's name, a moment, and the node's arrays by the specification's names. The arrays are
+# valid until it returns. The moment is "weights" when W, R and B are packed, which happens when a node with
+# constant weights is created, or in a run. It is "done" after each run.
 Observer = Callable[[str, str, Mapping[str, Array]], None]
 
 _observers: dict[int, Observer] = {}
@@ -81,10 +81,10 @@ _numbers = itertools.count(1)
 
 
 def add_observer(observer: Observer) -> int:
-    """Let a function see the GRU nodes of sessions whose option `observer` is the number returned.
+    """Add an observer of GRU nodes, and return its number for the session option `observer`.
 
     Args:
-        observer: called with a node's name, the moment, and its arrays. What it raises ends the run.
+        observer: called with a node's name, the moment, and its arrays. Its exceptions end the run.
     """
     number = next(_numbers)
     _observers[number] = observer
@@ -105,7 +105,7 @@ def _see(
     attributes: Mapping[str, object],
     ports: Mapping[str, tuple[memoryview, str, Sequence[int]]],
 ) -> None:
-    """The function that native code calls; an exception ends the run."""
+    """Handle a call of native code about a node. An exception ends the run."""
     arrays: dict[str, Array] = {
         name: np.frombuffer(data, numpy_dtype(dtype)).reshape(shape)
         for name, (data, dtype, shape) in ports.items()
@@ -117,14 +117,14 @@ def _see(
 
 
 def _warn(message: str) -> None:
-    """The function that native code calls for what a node holds without effect, or costs without need."""
+    """Warn, for native code, about parts of a node without effect or with needless cost."""
     warnings.warn(message, SpecWarning, stacklevel=callers_level("onnxruntime"))
 
 
 def _compute(operator: Operator, attributes: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     """Compute the outputs of a node with the reference."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # given when the model was loaded
+        warnings.simplefilter("ignore")  # SpecWarnings were given when the model was loaded
         lowered = lower(operator, attributes, arrays["W"], arrays["R"], arrays.get("B"))
     layer = GRU.from_canonical(lowered.spec, lowered.weights, engine="reference")
     given = {name: arrays[name] for name in ("X", "sequence_lens", "initial_h", "A") if name in arrays}

@@ -7,9 +7,10 @@ had the outputs that the suite expects, within its tolerance.
 
 Issues that depend on the arrays or on other nodes are not listed:
 
-- With T = 0 or an empty batch, ONNX Runtime aborts the process, unless T is 0 and sequence_lens is given. It
-  rejects AUGRU's function. If the file has a fixed shape, OpenVINO rejects both or crashes. With a dynamic
-  shape, an empty batch is right, but for T = 0 Y_h is uninitialized memory. The evaluator rejects T = 0.
+- With T = 0 or an empty batch, ONNX Runtime aborts the process, unless T is 0 and sequence_lens is given.
+  OpenVINO rejects both or crashes if the file has a fixed shape. With a dynamic shape, an empty batch is
+  right, but for T = 0 Y_h is uninitialized memory. The evaluator rejects T = 0.
+- ONNX Runtime rejects AUGRU's function.
 - ONNX Runtime usually loses a NaN, even with the default activations, and reads infinity as the largest
   float32. OpenVINO loses a NaN if there is a clip, or Relu.
 - Between a quantized X and int8 weights, OpenVINO stores the state as int8 as well, or rejects the node.
@@ -32,7 +33,7 @@ MEASURED: Mapping[str, str] = {"onnxruntime": "1.32.0", "openvino": "2026.4.1", 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of one GRU node of a file."""
+    """The known facts about one GRU node of a file."""
 
     operator: str
     """"GRU", "AUGRU", "GRUCell", "GRUSequence", "AUGRUCell" or "AUGRUSequence"."""
@@ -75,12 +76,12 @@ class Rule:
     condition: Callable[[Facts], bool]
 
     def applies(self, facts: Facts) -> bool:
-        """Whether it affects this node."""
+        """Whether this issue affects this node."""
         return facts.operator in self.operators and self.condition(facts)
 
 
 def verdicts(facts: Facts) -> list[Verdict]:
-    """The known issues with this node; of a runtime that refuses it, only the refusals."""
+    """Return the known issues with this node. For a runtime that refuses it, return only its refusals."""
     found = [rule for rule in (*RULES, *_WITHOUT_FUNCTION) if rule.applies(facts)]
     refusing = {rule.runtime for rule in found if rule.effect == "refuses"}
     return [
@@ -102,7 +103,7 @@ def _is_bidirectional(facts: Facts) -> bool:
 
 
 def _activations(facts: Facts) -> list[str]:
-    """The functions of all directions in lower case, the defaults if the file gives none."""
+    """Return the activations of all directions in lower case; the defaults if the file gives none."""
     given = facts.attributes.get("activations") or ()
     names = given.split(",") if isinstance(given, str) else given
     lowered = [name.strip().lower() for name in names]
@@ -139,7 +140,7 @@ def _is_batch_first(facts: Facts) -> bool:
 
 
 def _is_fixed_batch_first_with(name: str) -> Callable[[Facts], bool]:
-    """Whether X is batch first, its shape fixed, and there is this input, which has a batch axis, too."""
+    """Whether X is batch first with a fixed shape, and this input, which has a batch axis too, is present."""
     return lambda facts: _is_batch_first(facts) and facts.fixed_shape is True and name in facts.present
 
 
@@ -178,7 +179,7 @@ def _has_lengths(facts: Facts) -> bool:
 
 def _has_lengths_for_one_primitive(facts: Facts) -> bool:
     """Whether lengths can reach OpenVINO's fused kernel, which ignores them; the rest runs as a loop."""
-    # It does not fuse clip, other activations, or the default ones if a file states them twice.
+    # OpenVINO does not fuse GRUs with a clip, other activations, or default activations that a file repeats.
     default = _activations(facts) == _DEFAULT or not facts.attributes.get("activations")
     may_be_fused = default and not _is_clipped(facts) and facts.constant_weights is not False
     return _has_lengths(facts) and may_be_fused and facts.fixed_shape is not True

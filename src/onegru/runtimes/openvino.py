@@ -43,32 +43,32 @@ def extensions() -> list[type[Any]]:
 
 
 def errors() -> list[str]:
-    """Return the errors of onegru's layers that OpenVINO dropped; their outputs are NaN.
+    """Return the errors of onegru's layers that OpenVINO dropped. The outputs of these layers are NaN.
 
-    OpenVINO loses every error of `infer` on one thread: with one CPU, or `INFERENCE_NUM_THREADS` of 1.
-    `onegru.load` does not.
+    If `infer` runs on one thread, OpenVINO loses all its errors. That is so with one CPU, and if
+    `INFERENCE_NUM_THREADS` is 1. Models from `onegru.load` lose no errors.
 
         compiled(inputs)
         for message in onegru.openvino.errors():
             print(message)
 
     Returns:
-        the messages since the last call, of all models of this process, each once, and at most 100.
+        the messages of all models in this process since the last call: each once, and at most 100.
     """
     return _native.take_lost_errors()
 
 
 @dataclass(frozen=True, slots=True)
 class OpenvinoOperator:
-    """What runs GRU layers in OpenVINO here."""
+    """The implementation that runs GRU layers in OpenVINO on this machine."""
 
-    version: str | None  # OpenVINO's; None if it is not installed
-    is_native: bool  # whether it is the operator in C++
-    problem: str = ""  # why it is not; empty if it is, or without OpenVINO
+    version: str | None  # OpenVINO's version; None if it is not installed
+    is_native: bool  # whether it is the C++ operator
+    problem: str = ""  # why it is not the C++ operator; empty if it is, or without OpenVINO
 
 
 def openvino_operator() -> OpenvinoOperator:
-    """What runs GRU layers in OpenVINO here."""
+    """Return the implementation that runs GRU layers in OpenVINO on this machine."""
     try:
         version = metadata.version("openvino")
         from onegru.runtimes.openvino_replace import load_operator

@@ -19,7 +19,7 @@ import openvino
 from onegru import _native
 from onegru.operators.schema import Operator
 
-# `tbb::detail::r1::max_concurrency`, as compilers but Microsoft's call it: 1 where exceptions are lost.
+# `tbb::detail::r1::max_concurrency`, mangled as by all compilers but MSVC. It is 1 if exceptions are lost.
 _MAX_CONCURRENCY = "_ZN3tbb6detail2r115max_concurrencyEPKNS0_2d115task_arena_baseE"
 
 
@@ -35,7 +35,7 @@ def _max_concurrency() -> Callable[[None], int]:
 
 
 def are_lost() -> bool:
-    """Whether an exception of a run would be, on this thread."""
+    """Whether OpenVINO would lose an exception of a run on this thread."""
     return _max_concurrency()(None) <= 1
 
 
@@ -48,9 +48,9 @@ def evaluate(
     *,
     is_watched: bool,
 ) -> bool:
-    """Run an operator. Where its exception would be lost, the message is kept, and its outputs are filled.
+    """Run an operator. If OpenVINO would lose its exception, store the message and fill the outputs.
 
-    They are then NaN, or zeros if it is watched.
+    The outputs are then NaN, or zeros if the operator is watched.
     """
     try:
         run()

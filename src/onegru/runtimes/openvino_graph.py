@@ -7,14 +7,14 @@ from typing import Any
 
 
 def sizes_of(shape: Any) -> tuple[int | None, ...] | None:
-    """The sizes of a PartialShape, None for open ones; None if the rank is open."""
+    """Return the sizes of a PartialShape, None for dynamic ones; None if the rank is dynamic."""
     if shape.rank.is_dynamic:
         return None
     return tuple(None if size.is_dynamic else size.get_length() for size in shape)
 
 
 def bodies_of(node: Any) -> list[tuple[Any, Any]]:
-    """The bodies of a node, each with the descriptions of its inputs."""
+    """Return the bodies of a node, each with the descriptions of its inputs."""
     match node.get_type_name():
         case "If":
             bodies = (node.get_then_body(), node.get_else_body())
@@ -25,9 +25,9 @@ def bodies_of(node: Any) -> list[tuple[Any, Any]]:
 
 
 def infer(request: Any, inputs: Mapping[Any, Any] | None = None) -> None:
-    """Run a request, and raise what fails, which `request.infer` does not on one thread.
+    """Run a request, and raise its errors, which `request.infer` does not do on one thread.
 
-    It takes some 10 µs longer, and never ends in a process that was forked after the model was compiled.
+    It takes about 10 µs longer. In a process that was forked after the model was compiled, it never ends.
     """
     request.start_async(inputs)
     request.wait()

@@ -27,29 +27,29 @@ from onegru.runtimes import openvino_failures
 from onegru.runtimes.openvino_graph import sizes_of
 
 RELEASE = tuple(map(int, openvino.__version__.split(".")[:2]))
-_OLDEST = (2025, 0)  # before, its Python has no name for the type of an operator
+_OLDEST = (2025, 0)  # in older versions, the Python API has no name for an operator's type
 if RELEASE < _OLDEST:
     raise MissingExtraError(
         f"openvino>={'.'.join(map(str, _OLDEST))}",
         "openvino",
         f"onegru.openvino (openvino {openvino.__version__} is installed)",
     )
-# OpenVINO finds NumPy's interface with its first tensor, and two threads that are first wait for each other
-# for ever. An import is one thread's.
+# OpenVINO finds NumPy's interface with its first tensor. Two threads that both create the first one deadlock.
+# An import runs on one thread, so create it here.
 openvino.Tensor(np.zeros(1, np.float32))
 
 
-# Layers in use, by what they are made of: copies of a node, and nodes that share weights, share the layer.
+# Layers in use, by content. Copies of a node and nodes that share weights share a layer.
 _layers: WeakValueDictionary[str, PackedLayer] = WeakValueDictionary()
 
-# The same by node, with the constants that its weights were. They lie here and not in the nodes, as OpenVINO
-# keeps nodes beyond the interpreter's end.
+# The layers by node, with the constants of their weights. They are not stored in the nodes, because OpenVINO
+# keeps nodes after the interpreter's end.
 _used: dict[int, tuple[LayerCache, tuple[int, ...]]] = {}
 _numbers = itertools.count()
 
 
 class GruOp(openvino.Op):  # type: ignore[misc]
-    """One of the operators."""
+    """Base class of onegru's operators for OpenVINO."""
 
     operator: ClassVar[Operator]
 
@@ -60,15 +60,15 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             name: _to_visit(attribute, attributes.get(name, attribute.default))
             for name, attribute in self.operator.attributes.items()
         }
-        self._may_go_on = self._goes_on = False  # with what the specification forbids
-        self.is_watched = False  # whether whoever runs the model looks for failures
+        self._may_go_on = self._goes_on = False  # with arguments that the specification forbids
+        self.is_watched = False  # whether the caller looks for failures
         self._number = next(_numbers)
-        weakref.finalize(self, _used.pop, self._number, None)  # at the interpreter's end, too
+        weakref.finalize(self, _used.pop, self._number, None)  # also at the interpreter's end
         if inputs is not None:
             self.set_arguments(list(inputs))
             self.constructor_validate_and_infer_types()
 
-    # What OpenVINO calls
+    # Called by OpenVINO
 
     def visit_attributes(self, visitor: Any) -> bool:
         """Let OpenVINO read or write the attributes."""
@@ -76,7 +76,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         return True
 
     def clone_with_new_inputs(self, new_inputs: Sequence[Any]) -> GruOp:
-        """The same operator on other inputs."""
+        """Return the same operator on other inputs."""
         copy = type(self)(**self._attributes)
         copy.is_watched = self.is_watched
         copy.set_arguments(list(new_inputs))
@@ -86,12 +86,12 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         return copy
 
     def validate_and_infer_types(self) -> None:
-        """Check attributes, types and shapes if they are known; set those of the outputs."""
+        """Check the known attributes, types and shapes, and set those of the outputs."""
         try:
             self._infer()
         except SpecError as error:
-            # A run with open shapes makes a copy on those that it has, and asks it again. Where exceptions
-            # would be lost, the run goes on, and `evaluate` fails for the same reason.
+            # With dynamic shapes, a run copies the node for its actual shapes and validates it again. If an
+            # exception would be lost, the run goes on, and `evaluate` fails for the same reason.
             if not self._may_go_on:
                 raise SpecError(f"{self._location()}{error}", error.argument) from error.__cause__
             self._goes_on = True
@@ -122,7 +122,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
     def _location(self) -> str:
         name = self.get_friendly_name()
         if re.fullmatch(rf"{self.operator.name}_\d+", name) and self.get_input_size():
-            # While a file is read, a node has no name yet, but its input has one.
+            # While a file is read, a node has no name yet, but its input has a name.
             return f"{self.operator.name} node on {self.input_value(0).get_node().get_friendly_name()!r}: "
         return f"{self.operator.name} node {name!r}: "
 
@@ -157,7 +157,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
     # Numbers
 
     def _values(self) -> dict[str, Any]:
-        """The attributes in the specification's form."""
+        """Return the attributes in the specification's form."""
         known = self.operator.attributes
         return {name: _visited(known[name], value) for name, value in self._attributes.items()}
 
@@ -183,7 +183,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         apply(packed.layer, packed.ports, given, targets, strict_types=True)
 
     def _layer(self, weights: Weights) -> PackedLayer:
-        """The layer of these weights: packed once, and again only when they change."""
+        """Return the layer of these weights. It is packed once, and again only when they change."""
         cache, constants = _used.get(self._number) or (LayerCache(), ())
         now = self._constants()
         packed = cache.last
@@ -201,7 +201,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         return packed
 
     def _constants(self) -> tuple[int, ...]:
-        """Which constants of the network the weights are; empty if any of them is computed."""
+        """Return the constants of the network that the weights are; empty if any weight is computed."""
         ports = self.operator.inputs[: self.get_input_size()]
         nodes = [self.input_value(i).get_node() for i, port in enumerate(ports) if port.role in WEIGHTS]
         if any(node.get_type_name() != "Constant" for node in nodes):
@@ -210,28 +210,28 @@ class GruOp(openvino.Op):  # type: ignore[misc]
 
 
 def _dtype_of(kind: Any) -> np.dtype[Any] | None:
-    """NumPy's type for one of OpenVINO's; None if it is not known yet."""
+    """Return NumPy's type for an OpenVINO type; None if it is not known yet."""
     if kind.is_dynamic():
         return None
     return bfloat16() if kind == openvino.Type.bf16 else np.dtype(kind.to_dtype())
 
 
 def _blank(dtype: np.dtype[Any] | None, shape: Sequence[int | None] | None) -> Array | None:
-    """An array of this type and shape, without memory; None where one of them is not known."""
+    """Return an array of this type and shape, without memory; None if type or shape is unknown."""
     if dtype is None or shape is None or None in shape:
         return None
     return np.broadcast_to(np.zeros((), dtype), [size or 0 for size in shape])
 
 
 def _to_visit(attribute: Attribute, value: Any) -> Any:
-    """A value in the form that OpenVINO's visitor takes: numbers as text, as it takes no empty list."""
+    """Return a value as OpenVINO's visitor takes it: numbers as text, because it takes no empty list."""
     match attribute.kind:
         case "floats":
             return value if isinstance(value, str) else ", ".join(str(float(item)) for item in value)
         case "strings":
             return [str(item) for item in value]
         case "float":
-            return 0.0 if value is None else float(value)  # of clip, where 0 is none
+            return 0.0 if value is None else float(value)  # clip, for which 0 means none
         case "int":
             return 0 if value is None else int(value)
         case "flag":
@@ -241,7 +241,7 @@ def _to_visit(attribute: Attribute, value: Any) -> Any:
 
 
 def _visited(attribute: Attribute, value: Any) -> Any:
-    """The value that the visitor's form stands for."""
+    """Return the value for one in the visitor's form."""
     if attribute.kind != "floats":
         return value
     try:
@@ -251,7 +251,7 @@ def _visited(attribute: Attribute, value: Any) -> Any:
 
 
 def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:
-    """The attributes of a layer, OpenVINO's own or one of these, in the specification's form."""
+    """Return the attributes of a layer, OpenVINO's or onegru's, in the specification's form."""
     values: dict[str, Any] = {}
     for name, value in node.get_attributes().items():
         if (attribute := operator.attributes.get(name)) is not None:
@@ -263,13 +263,13 @@ def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:
 
 
 def attribute_sizes(attributes: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of axes that attributes give, by letter."""
+    """Return the sizes of axes that attributes give, by letter."""
     D = len(reversed_directions(attributes.get("direction")))
     return {"H": int(attributes["hidden_size"]), "D": D, "1": 1}
 
 
 def set_outputs(node: Any, operator: Operator, sizes: Mapping[str, int | None]) -> None:
-    """Set the outputs of a node to those of the operator, of X's type."""
+    """Set the outputs of a node to those of the operator, with X's type."""
     node.set_output_size(len(operator.outputs))
     for index, port in enumerate(operator.outputs):
         known = (sizes.get(axis) for axis in port.axes)
@@ -278,13 +278,13 @@ def set_outputs(node: Any, operator: Operator, sizes: Mapping[str, int | None]) 
 
 
 def array_of(tensor: Any) -> Array:
-    """The memory of a tensor."""
+    """Return the memory of a tensor as an array."""
     array: Array = tensor.data
     return array.view(bfloat16()) if tensor.element_type.to_string() == "bf16" else array
 
 
 def digest_of(words: str, arrays: Weights) -> str:
-    """A name for words and arrays, which no others have."""
+    """Return a name that is unique to these words and arrays."""
     digest = hashlib.sha256(words.encode())
     for array in arrays:
         if array is not None:
@@ -298,7 +298,7 @@ def _make_class(operator: Operator) -> type[GruOp]:
         "__doc__": f"{operator.name} as onegru computes it; see `onegru.openvino.extensions`.",
         "__module__": __name__,
         "operator": operator,
-        # OpenVINO gives every operator that is added to it this version.
+        # OpenVINO gives this version to every operator that is added to it.
         "class_type_info": openvino.DiscreteTypeInfo(operator.name, "extension"),
     }
     return type(operator.name, (GruOp,), members)
@@ -309,10 +309,10 @@ CLASSES: tuple[type[GruOp], ...] = tuple(_make_class(operator) for operator in O
 
 
 def evaluated(model: Any, result: Any, inputs: list[Any]) -> Any:
-    """What a model gives, as a tensor, `result` if it can be; None if OpenVINO cannot compute it."""
+    """Return a model's output as a tensor, in `result` if possible; None if OpenVINO cannot compute it."""
     try:
         return result if model.evaluate([result], inputs) else None
-    except RuntimeError:  # of a few operators only its CPU knows how, such as opset 16's Identity
+    except RuntimeError:  # only the CPU plugin supports some operators, such as opset 16's Identity
         pass
     try:
         request = openvino.compile_model(

@@ -43,12 +43,12 @@ from onegru.runtimes.openvino_op import (
     set_outputs,
 )
 
-# Weights may be computed from constants by at most so many layers, through at most so many numbers. Exporters
-# cut each gate's part out of a parameter, and put them together: some 150 layers for a bidirectional bias.
+# Limits on the layers and numbers from which weights are computed, if their sources are constants. Exporters
+# cut each gate's part out of a parameter and join them, in some 150 layers for a bidirectional bias.
 _MOST_LAYERS = 10_000
 _MOST_NUMBERS = 1 << 28
 
-#: Called with the arrays of a layer that has run, by the specification's names.
+#: Called with the arrays of a layer after it has run, by the specification's names.
 Seen = Callable[[Mapping[str, Array]], None]
 
 
@@ -57,16 +57,16 @@ class Layer:
     """A GRU layer of a model."""
 
     node: Any  # the layer
-    bodies: tuple[Any, ...]  # the layers in whose bodies it lies, the outermost first
-    # the source outside a body of each of its Parameters that is the same in every iteration, by the
-    # Parameter's name; of all the bodies
+    bodies: tuple[Any, ...]  # the layers whose bodies contain it, the outermost first
+    # The sources outside a body of those Parameters that are the same in every iteration, by the Parameter's
+    # name, for all bodies.
     outside: Mapping[str, Any]
 
 
 def layers_in(
     model: Any, bodies: tuple[Any, ...] = (), outside: Mapping[str, Any] | None = None
 ) -> Iterator[Layer]:
-    """The GRU layers of a model, those of bodies included."""
+    """Return the GRU layers of a model, including those of bodies."""
     outside = outside or {}
     for node in model.get_ordered_ops():
         if node.get_type_name() in OPERATORS:
@@ -101,7 +101,7 @@ class PreparedLayer(NamedTuple):
 def prepare(
     layer: Layer, operator: Operator, attributes: Mapping[str, Any], options: EngineOptions, where: str
 ) -> PreparedLayer:
-    """Check a layer, and pack its weights if they are constants; the model stays as it is."""
+    """Check a layer, and pack its weights if they are constants. The model does not change."""
     check_attributes(operator, attributes, where)
     with prefixed_errors(where):
         options = options.for_node(layer.node.get_friendly_name())
@@ -120,7 +120,7 @@ def replace_layer(
     is_watched: bool = False,
     keep: Callable[[object], None] = _kept.append,
 ) -> None:
-    """Replace a layer by an operator of onegru's."""
+    """Replace a layer by onegru's operator."""
     operator, attributes, options, node = ready.operator, ready.attributes, ready.options, ready.layer.node
     names = [port.name for port in operator.inputs[: node.get_input_size()]]
     taken = {name: node.input_value(index) for index, name in enumerate(names)}
@@ -133,7 +133,7 @@ def replace_layer(
         if lengths is not None and all_steps:
             del taken[lengths.name]
         inputs = {name: value for name, value in taken.items() if name not in WEIGHTS}
-        # Of its content: the same model is then the same in OpenVINO's cache, and no other one is.
+        # A name from the content, so that OpenVINO's cache finds the same model, and only that.
         name = digest_of(f"{operator} {packed.layer.spec!r} {options!r}", packed.weights)
         new = None if seen is not None else _native_node(packed.layer, name, operator, inputs, is_watched)
         if new is None:
@@ -145,7 +145,7 @@ def replace_layer(
         new = next(c for c in CLASSES if c.operator is operator)(list(taken.values()), **attributes)
         new.is_watched = is_watched
     if not isinstance(new, GruOp):
-        new.get_rt_info()["opset"] = f"none, as it is {ONLY_IN_MEMORY}"  # which errors of readers name
+        new.get_rt_info()["opset"] = f"none, as it is {ONLY_IN_MEMORY}"  # the readers' errors name it
     new.set_friendly_name(node.get_friendly_name())
     for index in range(node.get_output_size()):
         given_by = new.output(min(index, new.get_output_size() - 1))
@@ -154,19 +154,19 @@ def replace_layer(
         for target in list(old.get_target_inputs()):
             target.replace_source_output(given_by)
     nothing = openvino.op.Constant(np.zeros((), np.float32)).output(0)
-    for port in node.inputs():  # OpenVINO never frees operators made in Python: let it hold nothing
+    for port in node.inputs():  # OpenVINO never frees operators made in Python, so they must not hold inputs
         port.replace_source_output(nothing)
 
 
 def _as_int(output: Any) -> Any:
-    """Lengths in int32 or int64, as the operator is specified; OpenVINO runs it with any other type, too."""
+    """Return lengths as int32 or int64, as the operator's specification requires. OpenVINO takes any type."""
     if output.get_element_type() in (openvino.Type.i32, openvino.Type.i64, openvino.Type.dynamic):
         return output
     return openvino.opset13.convert(output, "i64").output(0)
 
 
 def weights_in(layer: Layer, operator: Operator) -> dict[str, Array | None]:
-    """The weights of a layer by name; None for those that are computed in each run."""
+    """Return the weights of a layer by name; None for weights that are computed in each run."""
     names = [port.name for port in operator.inputs[: layer.node.get_input_size()]]
     return {
         name: _constant(layer.node.input_value(index), layer.outside)
@@ -176,9 +176,9 @@ def weights_in(layer: Layer, operator: Operator) -> dict[str, Array | None]:
 
 
 def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
-    """The array of an output that depends only on constants; None for any other."""
+    """Return the array of an output that depends only on constants; None for other outputs."""
     known: set[str] = set()
-    given: dict[str, Any] = {}  # Parameters of bodies on the way
+    given: dict[str, Any] = {}  # Parameters of bodies on the path
     waiting = [output.get_node()]
     numbers = 0
     while waiting:
@@ -226,7 +226,7 @@ def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
 
 @functools.cache
 def _factory() -> Any:
-    """What makes nodes of the operator in C++; None, with one warning, if none works."""
+    """Return the factory for nodes of the C++ operator; None, with one warning, if it does not work."""
     factory, problem = load_operator()
     if problem:
         warnings.warn(
@@ -238,7 +238,7 @@ def _factory() -> Any:
 
 
 def load_operator() -> tuple[Any, str]:
-    """What makes nodes of the operator in C++, or None; and what is wrong, as text."""
+    """Return the factory for nodes of the C++ operator, or None, and the problem as text."""
     release = ".".join(map(str, RELEASE))
     folder = Path(_native.__file__).parent
     library = folder / f"_openvino_gru_{release.replace('.', '_')}.so"
@@ -250,7 +250,7 @@ def load_operator() -> tuple[Any, str]:
         remedy = "install onegru again to build an operator for it"
         return None, f"onegru was built {words}, and OpenVINO is {release}; {remedy}"
     try:
-        # It is not linked to OpenVINO's libraries: their symbols must be visible to the whole process.
+        # The operator is not linked to OpenVINO, whose symbols must be visible to the whole process.
         libraries = Path(openvino.__file__).parent / "libs"
         for path in (*libraries.glob("libtbb.so.*"), *libraries.glob("libopenvino.so.*")):
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
@@ -294,27 +294,27 @@ class _State:
     operator: Operator
     attributes: Mapping[str, Any]
     names: Sequence[str]
-    packed: PackedLayer | None  # if the weights are constants, which are then no inputs
+    packed: PackedLayer | None  # if the weights are constants, which are then not inputs
     options: EngineOptions
     seen: Seen | None
     is_watched: bool
     cache: LayerCache = field(default_factory=LayerCache)  # for computed weights
 
 
-# Layers by name. They lie here and not in the nodes, as OpenVINO never frees nodes made in Python.
+# Layers by name. They are not stored in the nodes, because OpenVINO never frees nodes made in Python.
 _states: WeakValueDictionary[str, _State] = WeakValueDictionary()
 _numbers = itertools.count(1)
 
 
 class _PythonGru(openvino.Op):  # type: ignore[misc]
-    """A layer as an operator with the specification's inputs, without constants."""
+    """A layer as an operator with the specification's inputs, except constants."""
 
     class_type_info: ClassVar[Any] = openvino.DiscreteTypeInfo("OneGRUInPython", "extension")
 
     @classmethod
     def make(cls, state: _State, name: str, inputs: Iterable[Any], keep: Callable[[object], None]) -> Any:
-        """A node of this layer, found by this name."""
-        if state.is_watched:  # it may go before an equal one, which then needs its own name
+        """Return a node of this layer, which finds the layer by this name."""
+        if state.is_watched:  # it may end before an equal layer, so it needs a unique name
             name = str(next(_numbers))
         _states[name] = state
         keep(state)
@@ -338,7 +338,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
         state = _states[self._attributes["layer"]]
         sizes: dict[str, int | None] = {**attribute_sizes(state.attributes)}
         ports = {port.name: port for port in state.operator.inputs}
-        for index, name in enumerate(state.names):  # the batch may be known only from the state or lengths
+        for index, name in enumerate(state.names):  # only the state or the lengths may give the batch
             shape, axes = sizes_of(self.get_input_partial_shape(index)), ports[name].axes
             if ports[name].role not in WEIGHTS and shape is not None and len(shape) == len(axes):
                 known = {axis: size for axis, size in zip(axes, shape, strict=True) if axis in "BT"}
@@ -362,7 +362,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
     def _compute(self, state: _State, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         arrays = {name: array_of(tensor) for name, tensor in zip(state.names, inputs, strict=True)}
         packed, name = state.packed, self.get_friendly_name()
-        if packed is not None:  # OpenVINO may use float32 in place of other types
+        if packed is not None:  # OpenVINO may use float32 instead of other types
             dtype = numpy_dtype(packed.layer.spec.dtype)
             arrays = {n: a.astype(dtype) if a.dtype == np.float32 else a for n, a in arrays.items()}
             arrays |= {n: a for n, a in zip(WEIGHTS, packed.weights, strict=True) if a is not None}
@@ -383,7 +383,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
 
 
 def check_model(model: object) -> None:
-    """Raise SpecError for what is no model."""
+    """Raise SpecError if the argument is not a model."""
     if not isinstance(model, openvino.Model):
         raise SpecError.of("model", f"{shown(model)}; must be an openvino.Model")
 
@@ -392,7 +392,7 @@ def replace_all(model: Any, options: EngineOptions) -> int:
     """Replace every GRU layer of a model; see `onegru.openvino.replace_grus`."""
     layers = list(layers_in(model))
     check_names(options, [layer.node.get_friendly_name() for layer in layers])
-    ready = []  # all are checked before the first is replaced, so that no model is left half replaced
+    ready = []  # all are checked before the first is replaced, so that an error leaves the model unchanged
     for layer in layers:
         operator = OPERATORS[layer.node.get_type_name()]
         location = f"{operator.name} layer {layer.node.get_friendly_name()!r}: "

@@ -35,7 +35,7 @@ class Header(NamedTuple):
 def read_npz(
     path: Path, choose: Callable[[Mapping[str, Header]], Iterable[str]], kind: str = "an .npz file"
 ) -> dict[str, NDArray[Any]]:
-    """Arrays of an .npz, by name."""
+    """Return the arrays of an .npz file, by name."""
     with _naming(path, kind), path.open("rb") as file, zipfile.ZipFile(file) as archive:
         headers: dict[str, Header] = {}
         entries: dict[str, zipfile.ZipInfo] = {}
@@ -53,7 +53,7 @@ def read_npz(
 
 
 def read_npy(path: Path, judge: Callable[[Header], object]) -> NDArray[Any]:
-    """The array of a .npy, unless `judge` raises on its header."""
+    """Return the array of a .npy file, unless `judge` raises on its header."""
     with _naming(path, "a .npy file"), path.open("rb") as file:
         judge(_header(file, path.stat().st_size))
         file.seek(0)
@@ -62,7 +62,7 @@ def read_npy(path: Path, judge: Callable[[Header], object]) -> NDArray[Any]:
 
 
 def _header(file: IO[bytes], size: int) -> Header:
-    """The header at the beginning of a file of `size` bytes."""
+    """Return the header at the beginning of a file of `size` bytes."""
     begin = file.read(12)
     version = np.lib.format.read_magic(io.BytesIO(begin))
     if version not in ((1, 0), (2, 0)):
@@ -88,7 +88,7 @@ def _header(file: IO[bytes], size: int) -> Header:
 
 @contextmanager
 def _naming(path: Path, kind: str) -> Iterator[None]:
-    """Turn the many exceptions that NumPy and zipfile raise on broken files into one that names the file."""
+    """Convert the many exceptions of NumPy and zipfile for broken files to one that names the file."""
     try:
         check_regular(path)
         yield
@@ -96,6 +96,6 @@ def _naming(path: Path, kind: str) -> Iterator[None]:
         raise FormatError(f"{path}: needs more memory than is available") from error
     except Exception as error:
         if isinstance(error, OneGRUError) or (isinstance(error, OSError) and error.filename is not None):
-            raise  # ours, or it cannot be opened
+            raise  # raised by onegru, or the file cannot be opened
         words = str(error) or type(error).__name__
         raise FormatError(f"{path}: not {kind}, or truncated ({words})") from error

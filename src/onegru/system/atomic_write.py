@@ -17,11 +17,11 @@ from typing import IO
 def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object] | Path]]) -> None:
     """Write all files under temporary names, then rename them in order; a path is linked instead of written.
 
-    After an error before the first rename, nothing has changed. A killed process, or a machine that stops,
-    leaves each target as it was or with all of its new content. A symbolic link stays, and the file that it
-    leads to is replaced. A file keeps the permissions of the one that it replaces; a new one gets those of
-    the umask. What a killed process leaves behind is called `.NAME.….tmp`. On Windows a file that is open or
-    read-only cannot be replaced, and permissions are the folder's.
+    After an error before the first rename, nothing has changed. If the process dies or the machine halts,
+    each target has its old content or all of its new content. Symbolic links stay, and the files that they
+    point to are replaced. A replaced file keeps its permissions. New files get those of the umask. Files that
+    a killed process leaves are called `.NAME.….tmp`. On Windows, an open or read-only file cannot be replaced
+    and permissions are those of the folder.
     """
     renames: list[tuple[Path, Path, Path]] = []  # the caller's path, the temporary file, the target
     try:
@@ -43,12 +43,12 @@ def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object] | Path
 
 
 def _target(path: Path) -> tuple[Path, os.stat_result | None]:
-    """Where a file goes once links are followed, and the status of the file there."""
+    """Return the path after links are followed, and the status of an existing file there."""
     try:
         status = path.stat()
     except FileNotFoundError:
         status = None
-    except ValueError as error:  # a null character, or what the file system cannot encode
+    except ValueError as error:  # a null character, or a name that the file system cannot encode
         raise OSError(errno.EINVAL, str(error)) from error
     if status is not None and not S_ISREG(status.st_mode):
         if S_ISDIR(status.st_mode):
@@ -58,14 +58,14 @@ def _target(path: Path) -> tuple[Path, os.stat_result | None]:
 
 
 def _temporary_path(target: Path) -> Path:
-    """An unused name in the same folder, short enough for every file system."""
+    """Return an unused name in the same folder, short enough for every file system."""
     name = os.fsencode(target.name)[:200].decode(errors="ignore")
     return target.with_name(f".{name}.{secrets.token_hex(8)}.tmp")
 
 
 def _write(name: Path, write: Callable[[IO[bytes]], object], before: os.stat_result | None) -> None:
-    """Write a new file through to the disk, with the permissions of the one before."""
-    mode = 0o666 if before is None else before.st_mode & 0o777  # the kernel takes the umask off
+    """Write a new file and flush it to the disk; it gets the permissions of the previous file."""
+    mode = 0o666 if before is None else before.st_mode & 0o777  # the kernel applies the umask
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(handle, "wb") as file:
         if before is not None and sys.platform != "win32":
@@ -86,7 +86,7 @@ def _link(source: Path, name: Path) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name a file in errors, not the temporary one that is to replace it."""
+    """Make errors name this file instead of the temporary file that replaces it."""
     try:
         yield
     except OSError as error:

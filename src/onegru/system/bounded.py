@@ -10,10 +10,10 @@ from typing import Any
 
 from onegru.core.errors import FormatError
 
-#: The most bytes of JSON or of a pickle to read: as objects they take twenty times as much memory.
+#: The most bytes of JSON or of a pickle to read: their objects take twenty times as much memory.
 LARGEST_TEXT = 16 << 20
 
-# How deep JSON may be nested; a model within a model within a model stays below 30.
+# The greatest nesting depth of JSON. A model within a model within a model needs less than 30.
 _DEPTH = 64
 
 # A string, terminated or not, or a bracket. There is no backtracking, so time is linear.
@@ -21,22 +21,22 @@ _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{\]}]', re.DOTALL)
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what exists but is not a file, such as a pipe, which might never end.
+    """Raise FormatError for a path that is not a regular file, such as a pipe, which might never end.
 
-    A missing file or a folder is left for opening it to report.
+    Missing files and folders pass; opening them raises the error.
     """
     try:
         mode = path.stat().st_mode
     except OSError:
         return
-    except ValueError as error:  # a null character, or what the file system cannot encode
+    except ValueError as error:  # a null character, or a name that the file system cannot encode
         raise FormatError(f"{str(path)!r}: {error}") from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise FormatError(f"{path}: not a regular file")
 
 
 def parse_json(text: bytes | str) -> Any:
-    """The value of a JSON text."""
+    """Return the value of a JSON text."""
     if len(text) > LARGEST_TEXT:
         raise ValueError(f"JSON of {len(text)} bytes; must have at most {LARGEST_TEXT}")
     if isinstance(text, bytes):
@@ -51,7 +51,7 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of these names and values."""
+    """Return an object of these names and values."""
     found = dict(pairs)
     if len(found) < len(pairs):
         last = {name: index for index, (name, _) in enumerate(pairs)}
@@ -61,6 +61,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def file_version(path: Path) -> tuple[int, ...]:
-    """What changes whenever a file is written."""
+    """Return a value that changes whenever the file is written."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

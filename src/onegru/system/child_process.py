@@ -1,16 +1,16 @@
 """Child processes for work that can crash, hang or exhaust memory on a malicious file.
 
-**What it imports.** The parent's packages and nothing from the current folder, whose files are untrusted.
-If onegru itself lies in the current folder, that folder comes last, so that nothing there shadows another
-module.
+**Imports.** The child imports the parent's packages, and nothing from the current folder, whose files are
+untrusted. If onegru itself is in the current folder, that folder comes last in the search path, so that
+its files shadow no other module.
 
-**What it may use.** As much as its `Limits` say. It works in a separate folder, where it also leaves its
-answer; it has no input, prints nothing, and leaves no core dump. When it is killed, so is all it started.
-macOS lets a program not limit its address space; Windows limits only wall time, counted by the parent, and
+**Resources.** `Limits` bound what the child can use. It works in a separate folder and leaves its answer
+there. It has no input, prints nothing, and leaves no core dump. If it is killed, its processes are killed
+too. macOS cannot limit the address space. Windows limits only wall time, which the parent measures, and
 kills only the child.
 
-**What it answers.** A JSON head and plain arrays in a file, as a process that may have been subverted is not
-trusted with more. No read waits for anything, and each has a size that is known before.
+**Answer.** The child may have been subverted, so its answer is only a JSON head and plain arrays in a file.
+No read blocks, and the size of each read is known before.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ main()
 
 _GIB = 1 << 30
 
-#: The code of a child that was killed, as it is where it takes too much time of the CPU.
+#: The exit code of a killed child, also if it exceeds its CPU time.
 KILLED = -9
-# That of one that has lost its parent, or is a little faster to see that its time is over.
+# The exit code of a child that has lost its parent, or that notices first that its time is over.
 _ALARM = None if sys.platform == "win32" else -signal.SIGALRM
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child may use."""
+    """The resources that a child may use."""
 
-    seconds: float  # of wall time, its start included
-    cpu_seconds: int  # of all its threads together
+    seconds: float  # of wall time, including its start
+    cpu_seconds: int  # CPU time of all its threads
     memory: int | None  # bytes of address space, and of each file that it writes; None for no limit
-    threads: int | None = None  # for libraries that read it from the environment; None for their own choice
+    threads: int | None = None  # for libraries that read it from the environment; None for their defaults
 
 
-#: For reading weights from a file. A harmless one takes about a second and 1 GiB, libraries included.
+#: Limits for reading weights from a file. A normal file takes about a second and 1 GiB, with libraries.
 READING = Limits(seconds=60.0, cpu_seconds=30, memory=4 * _GIB, threads=1)
 
 
 def running(seconds: float) -> Limits:
-    """Limits for a runtime that runs a model: all cores, and as much memory as there is.
+    """Return limits for a runtime that runs a model: all cores, and all memory.
 
-    Address space is larger than memory: allocators reserve some 100 MiB of it for each thread.
+    Address space exceeds memory, because allocators reserve about 100 MiB of it for each thread.
     """
     cores = os.cpu_count() or 1
     return Limits(seconds, math.ceil(seconds) * cores, memory_size() + 16 * _GIB + cores * (_GIB >> 2))
@@ -81,16 +81,16 @@ def running(seconds: float) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child ended."""
+    """The result of a child process."""
 
-    # its exit code, negative for a signal, which Windows has none of; None if it took too long
+    # its exit code, negative for a signal (not on Windows); None after a timeout
     code: int | None
-    words: str = ""  # the last line that it wrote to stderr
+    words: str = ""  # the last line of its stderr
 
 
-# The seconds between two looks at a child.
+# Seconds between two checks of a child.
 _TURN = 0.02
-# The seconds that the system may take to end a killed child. A debugger that the child started can keep it.
+# Seconds within which the system must end a killed child. A debugger that the child started can hold it.
 _END_SECONDS = 10.0
 # Bytes at the end of stderr that are searched for the last line.
 _LAST_BYTES = 4096
@@ -98,9 +98,9 @@ _LAST_BYTES = 4096
 
 @contextmanager
 def child_folder() -> Iterator[Path]:
-    """Make a folder for a child, and remove it in the end.
+    """Create a folder for a child, and remove it at the end.
 
-    Nothing that the child put there makes the removal fail. Permissions are not changed for it, because
+    No content of the folder makes the removal fail. Permissions are not changed for it, because
     `tempfile.TemporaryDirectory` follows links when it does so.
     """
     folder = tempfile.mkdtemp(prefix="onegru-")
@@ -126,7 +126,7 @@ def run_child(
     if limits.threads is not None:
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         environment |= dict.fromkeys(names, str(limits.threads))
-    with tempfile.TemporaryFile() as log:  # without a name, so that nothing can take its place
+    with tempfile.TemporaryFile() as log:  # unnamed, so that it cannot be replaced
         nowhere = subprocess.DEVNULL
         process = subprocess.Popen(
             command,
@@ -145,15 +145,15 @@ def run_child(
 def run_forked(
     work: Callable[[], object], folder: Path, limits: Limits, watch: Callable[[], object] | None = None
 ) -> Ended:
-    """Run a function in a copy of this process, as `run_child` does a module. It prints where this one does.
+    """Run a function in a copy of this process, as `run_child` runs a module. It prints to the same streams.
 
-    Threads do not come along: what another library started before the copy is missing there. Windows has no
-    such copies.
+    Threads are not copied, so threads of other libraries are missing in the copy. Windows cannot copy
+    processes.
     """
-    import multiprocessing  # which only this function of the module needs
+    import multiprocessing  # needed only in this function
 
     process = multiprocessing.get_context("fork").Process(target=_forked, args=(work, folder, limits))
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of the missing threads
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # about the missing threads
         process.start()
     assert process.pid is not None
     return Ended(_awaited(process.pid, lambda: process.exitcode, limits.seconds, watch))
@@ -169,7 +169,7 @@ def _forked(work: Callable[[], object], folder: Path, limits: Limits) -> None:
 def _awaited(
     number: int, code: Callable[[], int | None], seconds: float, watch: Callable[[], object] | None
 ) -> int | None:
-    """The exit code of a child; None if it takes too long. All that it started ends with it."""
+    """Wait for a child, kill all processes that it started, and return its exit code (None: timeout)."""
     found, end = None, time.monotonic() + seconds
     try:
         while (found := code()) is None and time.monotonic() < end:
@@ -177,7 +177,7 @@ def _awaited(
                 watch()
             time.sleep(_TURN)
     finally:
-        with suppress(OSError):  # nothing is left; no other group can have this number while a member lives
+        with suppress(OSError):  # no process is left; the group's number is not reused while a member lives
             if sys.platform != "win32":
                 os.killpg(number, signal.SIGKILL)
             elif found is None:
@@ -189,7 +189,7 @@ def _awaited(
 
 
 def _last_line(log: BinaryIO) -> str:
-    """The last line of a child's stderr, to which something that it started may still write."""
+    """Return the last line of a child's stderr; processes that it started may still write to it."""
     with suppress(OSError):  # the child can set flags of the open file
         log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_BYTES))
         lines = log.read(_LAST_BYTES).decode(errors="replace").split("\n")
@@ -198,7 +198,7 @@ def _last_line(log: BinaryIO) -> str:
 
 
 def _search_path() -> list[str]:
-    """Where the child imports from."""
+    """Return the import search path of the child."""
     try:
         here = os.path.realpath(Path.cwd())
     except OSError:  # the folder is gone
@@ -213,7 +213,7 @@ def _search_path() -> list[str]:
 
 
 def main() -> None:
-    """The entry point of the child."""
+    """Run the child."""
     request = json.loads(sys.argv[1])
     _limit(Limits(**request["limits"]))
     importlib.import_module(request["module"]).main(request["arguments"])
@@ -224,7 +224,7 @@ def _limit(limits: Limits) -> None:
         return
     import resource
 
-    signal.setitimer(signal.ITIMER_REAL, limits.seconds)  # in case the parent is gone
+    signal.setitimer(signal.ITIMER_REAL, limits.seconds)  # if the parent is gone
     for kind, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, limits.cpu_seconds),
@@ -235,7 +235,7 @@ def _limit(limits: Limits) -> None:
             continue
         highest = resource.getrlimit(kind)[1]
         value = value if highest == resource.RLIM_INFINITY else min(value, highest)
-        with suppress(ValueError, OSError):  # macOS refuses that of address space
+        with suppress(ValueError, OSError):  # macOS cannot limit the address space
             resource.setrlimit(kind, (value, value))
 
 
@@ -247,7 +247,7 @@ _TYPE = re.compile(r"<U[0-9]{1,7}|[a-z][a-z0-9_]*")
 
 
 def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = (), name: str = "answer") -> None:
-    """Write an answer to a file in the current folder, completely or not at all."""
+    """Write an answer to a file in the current folder atomically."""
     types = [
         (array.dtype.str if array.dtype.kind == "U" else array.dtype.name, array.shape) for array in arrays
     ]
@@ -260,7 +260,7 @@ def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = (), name: st
 
 
 def read_answer(folder: Path, name: str = "answer") -> tuple[dict[str, Any], list[Array]]:
-    """The head and the arrays of the answer of this name that a child left in its folder."""
+    """Return the head and the arrays of the answer with this name in the child's folder."""
     try:
         with open(folder / name, "rb", opener=_opened) as file:
             return _parsed(file)
@@ -271,7 +271,7 @@ def read_answer(folder: Path, name: str = "answer") -> tuple[dict[str, Any], lis
 
 
 def _opened(path: str, flags: int) -> int:
-    """A descriptor of a file in a child's folder. No link is followed, and opening a pipe does not wait."""
+    """Open a file in a child's folder without following links or waiting for pipes; return its descriptor."""
     if sys.platform == "win32":
         return os.open(path, flags)
     # The child can replace its folder, too
@@ -283,9 +283,9 @@ def _opened(path: str, flags: int) -> int:
 
 
 def _parsed(file: BinaryIO) -> tuple[dict[str, Any], list[Array]]:
-    """What an answer holds. It may change meanwhile; only as many bytes are read as it had before."""
+    """Parse an answer. It may change meanwhile, so only as many bytes are read as it had at first."""
     status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # the other name may be another file's
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # another name may belong to another file
         raise ValueError("an answer that is not a regular file with one name")
     if status.st_size > memory_size() // 2:
         raise ValueError(f"an answer of {status.st_size} bytes; must fit into half of the memory")

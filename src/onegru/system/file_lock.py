@@ -7,7 +7,7 @@ from typing import IO
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Lock an empty file until it is closed, or the process ends; False if another has locked it."""
+    """Lock an empty file until it is closed or the process ends; return False if another process has it."""
     try:
         if sys.platform == "win32":
             import msvcrt

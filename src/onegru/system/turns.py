@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-#: Seconds that a turn takes.
+#: Seconds of one turn.
 TURN = 0.1
 
 #: Calls of at least this many seconds are timed one at a time: reading the clock costs less than 1 % of that.
@@ -37,7 +37,7 @@ def take_turns(
 
 
 def cpu_share(seconds: float = 0.05) -> float:
-    """The share of a busy wait that this thread spent on its CPU; other processes make it less than 1."""
+    """Return the share of a busy wait that this thread spent on its CPU; other processes reduce it."""
     began, used = time.perf_counter(), time.thread_time()
     while (passed := time.perf_counter() - began) < seconds:
         pass

@@ -19,23 +19,23 @@ from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import Call, in_type
 from onegru.verification.results import LayerResult
 
-# Sizes of random inputs: all different, and long enough for every gate to matter.
+# Sizes of random inputs. All differ, and there are enough steps for every gate to matter.
 _STEPS, _ROWS = 7, 3
 
 
 def of_layer(layer: GRU) -> Call:
-    """The call of a layer, without inputs, with ONNX's names."""
+    """Return the call of a layer, without inputs, with ONNX's names."""
     return Call(NEWEST, layer.spec, layer.weights, NEWEST.ports(0), {}, ("Y", "Y_h"))
 
 
 def on_random_inputs(call: Call) -> Call:
-    """The call on random inputs: equal for all calls of the same sizes, in any layout."""
+    """Return the call on random inputs, which are equal for all calls of the same sizes, in any layout."""
     canonical = random_call(call.spec, _STEPS, _ROWS, np.random.default_rng(0))
     values: dict[str, Array] = {}
     for port in call.ports:
         if port.role in ("X", "initial_h") or (port.role == "A" and call.spec.attention):
             array, axes = canonical[port.role], CANONICAL_AXES[port.role]
-            if axes[0] not in port.axes:  # a cell has no axis of steps or directions
+            if axes[0] not in port.axes:  # a cell has no axis for steps or directions
                 array = array[:1]
             values[port.name] = contiguous(arrange(array, axes, port.axes))
         elif port.role == "sequence_lens" and port.required:
@@ -48,7 +48,7 @@ def _all_outputs(call: Call) -> tuple[str, ...]:
 
 
 def trace_pair(node: str, name: str, call: Call, reference: Call) -> LayerResult | None:
-    """How two GRUs compare on their inputs in their models; None if they do not take the same X."""
+    """Compare two GRUs on their inputs in their models; return None if they do not read the same X."""
     one, other = (next(port for port in item.ports if port.role == "X") for item in (call, reference))
     X, other_X = call.values[one.name], reference.values[other.name]
     tolerance = 10.0 * max(tolerance_of(X.dtype.name), tolerance_of(other_X.dtype.name))
@@ -65,7 +65,7 @@ def trace_pair(node: str, name: str, call: Call, reference: Call) -> LayerResult
 def compare_calls(
     node: str, name: str, call: Call, reference: Call, *, as_stored: bool = False
 ) -> LayerResult:
-    """How two calls compare."""
+    """Compare two calls, and return the result."""
     words = _differences(call, reference)
     if not is_alike(call, reference):
         return LayerResult(node, name, False, differences=words)
@@ -94,7 +94,7 @@ def is_alike(call: Call, reference: Call) -> bool:
 def _by_names_of(
     reference: Call, call: Call, results: Mapping[str, Array], as_stored: bool
 ) -> dict[str, Array]:
-    """A call's outputs with the names and axes of another's."""
+    """Return a call's outputs with the names and axes of another call."""
     kept = as_stored and call.operator.name == reference.operator.name
     own = {port.role: port for port in call.ports if port.name in results}
     return {

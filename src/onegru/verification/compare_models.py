@@ -1,4 +1,4 @@
-"""Compare a model with a reference that should be the same function, as a whole and GRU by GRU."""
+"""Compare a model with a reference for the same function, as a whole and GRU by GRU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onegru.verification.gru_call import Call, call_of
 from onegru.verification.results import LayerResult, ReferenceComparison
 from onegru.verification.trace import traced_run
 
-#: GRUs by name, in running order: with a node's own operator, or as layers.
+#: GRUs by name, in execution order, with a node's operator or as layers.
 Named = Sequence[tuple[str, Call]]
 
 
@@ -33,8 +33,8 @@ def compare_with(
 ) -> ReferenceComparison:
     """Compare a model with a reference.
 
-    The GRUs of both are paired in running order. Each pair runs on the same random inputs, and, if both are
-    models that take the same inputs, on its inputs there.
+    The GRUs of both are paired in execution order. Each pair runs on the same random inputs. If both are
+    models with the same inputs, each pair also runs on the inputs that it gets in its model.
     """
     notes: list[str] = []
     outputs: tuple[Comparison, ...] = ()
@@ -70,7 +70,7 @@ def compare_with(
 
 
 def _taken(path: Path, names: Sequence[str], nodes: Sequence[str]) -> Sequence[str]:
-    """The GRUs of a reference that are compared with: those named, or all."""
+    """Return the GRUs of a reference to compare with: those in `nodes`, or all."""
     for name in nodes:
         if names.count(name) != 1:
             listed = ", ".join(map(repr, names))
@@ -79,7 +79,7 @@ def _taken(path: Path, names: Sequence[str], nodes: Sequence[str]) -> Sequence[s
 
 
 def _model_calls(model: Model) -> list[tuple[str, Call]]:
-    """The GRUs of a model; none if the weights of any of them are computed in each run."""
+    """Return the GRUs of a model; none if any GRU has weights that are computed in each run."""
     if any(gru.layer is None for gru in model.gru_nodes):
         return []
     return [(gru.name, call_of(gru, None)) for gru in model.gru_nodes]
@@ -88,7 +88,7 @@ def _model_calls(model: Model) -> list[tuple[str, Call]]:
 def _compare_layers(
     ours: Named, theirs: Named, calls: Sequence[tuple[Call, Call]], notes: list[str]
 ) -> list[LayerResult]:
-    """Every pair: on random inputs, then on its inputs in its model."""
+    """Compare each pair on random inputs, then on its inputs in its model."""
     if not ours or not theirs:
         if not calls:
             notes.append("the GRUs cannot be compared one by one: their weights are computed in each run")
@@ -127,7 +127,7 @@ def _compare_models(
     tolerance: float | None,
     notes: list[str],
 ) -> tuple[tuple[Comparison, ...], list[tuple[Call, Call]], str]:
-    """Compare the outputs of both models on the same inputs, and the calls of their GRUs there."""
+    """Compare the outputs of both models on the same inputs, and their GRUs' calls in these runs."""
     # The third item says whether outputs differ only because the tolerance is below rounding.
     if inputs is None:
         return (), [], ""
@@ -161,7 +161,7 @@ def _compare_models(
 
 
 def _match(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str] | None:
-    """The reference's name for each name of the model: the same, else in order; None if the counts differ."""
+    """Return the reference's name for each name: the same, else by order; None if the counts differ."""
     if len(ours) != len(theirs):
         return None
     return dict(zip(ours, ours if set(ours) == set(theirs) else theirs, strict=True))

@@ -33,8 +33,8 @@ def compare_runtimes(
 ) -> Verification:
     """Run a model in every runtime that is installed, and compare with onegru's float64 reference.
 
-    Each runtime runs the whole model, except that ONNX Runtime runs the other nodes for onegru. Each runs in
-    a separate process, so that its crash is a result.
+    Each runtime runs the whole model, but with onegru, ONNX Runtime runs the other nodes. Each runs in a
+    separate process, so that a crash is a result.
     """
     verifier = _Verifier(model, inputs, tolerance, timeout)
     present = [runtime for runtime in runtimes if runtime.version() is not None]
@@ -52,7 +52,7 @@ def compare_runtimes(
 
 
 class _Verifier:
-    """One model on one set of inputs."""
+    """Compares one model on one set of inputs."""
 
     def __init__(
         self, model: Model, inputs: Mapping[str, Any], tolerance: float | None, timeout: float
@@ -66,7 +66,7 @@ class _Verifier:
         self.run = partial(run_apart, timeout=timeout)
 
     def own(self) -> RuntimeResult:
-        """The result of the native engine, in this process, as callers use it."""
+        """Return the result of the native engine, in this process, as in normal use."""
         trace = traced_run(self.model, self.inputs, "native")
         outputs = self._compare(trace.outputs, "onegru")
         result = partial(RuntimeResult, "onegru", version(), outputs=outputs)
@@ -77,7 +77,7 @@ class _Verifier:
         return result("differs", fault=faults.fault_in(self.model, trace.values, "onegru"))
 
     def check(self, runtime: Runtime) -> RuntimeResult | None:
-        """The result of a runtime; None if it does not read such files."""
+        """Return the result of a runtime; None if it does not read such files."""
         name, number = runtime.name, runtime.version() or ""
         result = partial(RuntimeResult, name, number, precision=runtime.precision)
         try:
@@ -116,7 +116,7 @@ class _Verifier:
 
 
 class Tolerances:
-    """How far outputs may be off."""
+    """The tolerances of a model's outputs."""
 
     def __init__(
         self, model: Model, inputs: Mapping[str, Any], outputs: Mapping[str, Any], tolerance: float | None
@@ -126,7 +126,7 @@ class Tolerances:
         self.allowed = self._usual() if tolerance is None else dict.fromkeys(outputs, tolerance)
 
     def why_strict(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> str:
-        """A note that the tolerance is less than the effect of rounding, if outputs differ only by that."""
+        """Return a note that the tolerance is below rounding effects, if outputs differ only by those."""
         if self._given is None:
             return ""
         items = compare_outputs(expected, got, self._usual())
@@ -142,7 +142,7 @@ class Tolerances:
 def compare_outputs(
     expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float], runtime: str = "onegru"
 ) -> tuple[Comparison, ...]:
-    """How each output compares, with its own tolerance."""
+    """Compare each output, with its own tolerance."""
     return tuple(
         compare(want, got.get(name), allowed[name], name, runtime) for name, want in expected.items()
     )

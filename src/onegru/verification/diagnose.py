@@ -19,7 +19,7 @@ from onegru.verification.weight_mistakes import GATE_ORDERS, Mistake
 def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
     """Return the mistake that explains `got`, as text that follows "as if"; None if no known mistake does.
 
-    If several single mistakes do, as the call does not tell them apart, all are named.
+    If several single mistakes explain `got`, because the call cannot distinguish them, all are named.
     """
     tolerance = call.tolerance(call.run())
     explains = partial(_explains, call, got, tolerance)
@@ -37,13 +37,13 @@ def _explains(call: Call, got: Mapping[str, Array], tolerance: float, mistake: M
     try:
         with np.errstate(all="ignore"):
             results = other.run()
-    except SpecError:  # with this mistake there would be no result
+    except SpecError:  # this mistake would give no result
         return False
     return all(compare(results[name], array, tolerance).agrees for name, array in got.items())
 
 
 def _rounding(call: Call, got: Mapping[str, Array]) -> str | None:
-    """Whether the result is as far off as one in a smaller element type would be."""
+    """Return a smaller element type whose error is similar, as text; None if there is none."""
     exact = call.run()
     theirs = _largest(exact, got)
     times: dict[str, float] = {}
@@ -63,7 +63,7 @@ _ALIKE = 8.0  # the largest ratio of two errors that may have the same cause
 
 
 def _largest(exact: Mapping[str, Array], other: Mapping[str, Array]) -> float:
-    """The largest error; infinite if the shapes differ."""
+    """Return the largest error; infinite if the shapes differ."""
     found = 0.0
     for name, array in other.items():
         if array.shape != exact[name].shape:

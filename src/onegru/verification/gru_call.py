@@ -23,20 +23,20 @@ from onegru.operators.schema import WEIGHTS, Operator, Port
 class Call:
     """A call of a GRU."""
 
-    operator: Operator  # whose names and axes the ports have
-    spec: Spec  # what is computed
-    weights: Weights  # its weights
+    operator: Operator  # the operator that gives the ports names and axes
+    spec: Spec  # the computation
+    weights: Weights  # the weights
     ports: tuple[Port, ...]  # the inputs and outputs
-    values: Mapping[str, Array]  # the inputs that are given, without weights, by the ports' names
+    values: Mapping[str, Array]  # the given inputs without weights, by the ports' names
     outputs: tuple[str, ...]  # the requested outputs
 
     def run(self) -> dict[str, Array]:
-        """The reference engine's outputs."""
+        """Return the reference engine's outputs."""
         layer = GRU.from_canonical(self.spec, self.weights, engine="reference")
         return apply(layer, self.ports, self.values, dict.fromkeys(self.outputs))
 
     def tolerance(self, expected: Mapping[str, Array]) -> float:
-        """How far outputs may be off: the default, or more if the call amplifies rounding."""
+        """Return the tolerance of outputs: the default, or more if the call amplifies rounding."""
         floats = [p.name for p in self.ports if p.role in ("X", "initial_h") and p.name in self.values]
         moved = {name: nudged(self.values[name]) for name in floats}
         others = replace(self, values={**self.values, **moved}).run()
@@ -44,7 +44,7 @@ class Call:
         return max(tolerance_of(self.spec.dtype), *allowed)
 
     def agreements(self, expected: Mapping[str, Array], got: Mapping[str, Array]) -> dict[str, Comparison]:
-        """How each output in `got` compares with `expected`."""
+        """Compare each output in `got` with `expected`."""
         tolerance = tolerance_of(self.spec.dtype)
         first = {name: compare(expected[name], got[name], tolerance) for name in expected if name in got}
         if all(item.agrees for item in first.values()):
@@ -54,7 +54,7 @@ class Call:
 
 
 def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
-    """The call of a node on these values; None for a call without inputs."""
+    """Return the call of a node on these values; None for a call without inputs."""
     node, known = gru.step, values or {}
     names = [name for name in WEIGHTS if name in node.inputs]
     weights = dict(zip(names, gru.weights or [known[node.inputs[name]] for name in names], strict=True))
@@ -66,7 +66,7 @@ def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
 
 
 def first_wrong(call: Call, name: str, expected: Array, got: Array) -> tuple[tuple[int, ...], dict[str, int]]:
-    """The element beyond the tolerance that is computed first: its index, as it is and by axis."""
+    """Return the index, in order and by axis, of the element beyond the tolerance that is computed first."""
     axes = next(port.axes for port in call.ports if port.name == name)
     tolerance = call.tolerance(call.run())
     indices = np.argwhere(beyond(expected, got, tolerance))
@@ -86,7 +86,7 @@ def first_wrong(call: Call, name: str, expected: Array, got: Array) -> tuple[tup
 
 
 def in_type(call: Call, dtype: str) -> Call:
-    """The call with weights and inputs rounded to another element type."""
+    """Return the call with weights and inputs rounded to another element type."""
     kind = numpy_dtype(dtype)
     weights = Weights(*(array.astype(kind) for array in (call.weights.W, call.weights.R, call.weights.B)))
     values = {

@@ -1,7 +1,7 @@
 """Locate the GRU node at fault when a runtime's results differ.
 
-The runtime returns the inputs and outputs of each GRU node. onegru then computes each node again, in float64,
-on these inputs: a node with wrong inputs is not at fault. If the runtime cannot return these values, it runs
+The runtime returns the inputs and outputs of each GRU node. onegru then computes each node again in float64
+on these inputs, so a node with wrong inputs is not at fault. If the runtime cannot return these values, it
 each node in a separate model.
 """
 
@@ -25,19 +25,19 @@ from onegru.verification.gru_call import Call, call_of, first_wrong
 from onegru.verification.results import Fault
 from onegru.verification.trace import given_values, probed_values
 
-#: Runs a subject in a runtime, apart from this process.
+#: Runs a subject in a runtime, in a separate process.
 Run = Callable[[Runtime, ModelUnderTest, Mapping[str, Any]], RunResult]
 
 
 def subject_of(model: Model, probed: bool = False) -> ModelUnderTest:
-    """The model as runtimes take it; if `probed`, with the values around its GRU nodes among the outputs."""
+    """Return the model for runtimes; if `probed`, the values around its GRU nodes are outputs too."""
     file = model.graph.file
     assert file is not None, "verify takes models only from files"
     outputs = {info.name: (info.name, *info.aliases) for info in model.outputs}
     values = probed_values(model) if probed else ()
     if file.kind is Kind.OPENVINO:
         return ModelUnderTest(model.path, None, outputs, _probes(model, values))
-    # Imported here, as an IR needs no onnx.
+    # This import is local, because an IR does not need onnx.
     from onegru.verification.probe import whole_model
 
     outputs |= {value: (value,) for value in values}
@@ -45,7 +45,7 @@ def subject_of(model: Model, probed: bool = False) -> ModelUnderTest:
 
 
 def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
-    """Where the values are in an IR: the GRU layers that they are inputs or outputs of."""
+    """Return the location of the values in an IR: the GRU layers with these inputs or outputs."""
     probes: dict[str, Probe] = {}
     for gru in model.gru_nodes:
         node, operator = gru.step, gru.step.operator
@@ -68,7 +68,7 @@ def find_fault(
     run: Run,
     differs: Callable[[Mapping[str, Any]], bool],
 ) -> tuple[Fault | None, str]:
-    """The GRU node that a runtime computes wrong, and a note."""
+    """Return the GRU node that a runtime computes incorrectly, and a note."""
     if not model.gru_nodes:
         return None, _words_without_nodes(model)
     try:
@@ -86,7 +86,7 @@ def find_fault(
         why = "the fault disappears when the values around GRU nodes are requested"
         if missing:
             why = f"when asked for the values around GRU nodes, it leaves out {missing[0]!r}"
-    # An IR's layers are not taken apart.
+    # An IR is not split into layers.
     file = model.graph.file
     is_ir = file is not None and file.kind is Kind.OPENVINO
     fault = None if is_ir else _fault_alone(model, ours, runtime, run)
@@ -104,11 +104,11 @@ def _words_without_nodes(model: Model) -> str:
 
 
 def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | None:
-    """The first GRU node whose outputs in `values` do not follow from its inputs there."""
+    """Return the first GRU node whose outputs in `values` do not follow from its inputs in `values`."""
     for index, gru in enumerate(model.gru_nodes):
         try:
             call = call_of(gru, values)
-        except (OneGRUError, KeyError):  # wrong inputs, or missing ones
+        except (OneGRUError, KeyError):  # wrong or missing inputs
             continue
         got = {name: values[value] for name, value in gru.step.outputs.items() if value in values}
         if (fault := _fault_of(model, index, gru, call, got, runtime)) is not None:
@@ -117,7 +117,7 @@ def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | N
 
 
 def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: Run) -> Fault | None:
-    """The first GRU node that a runtime computes wrong if given alone."""
+    """Return the first GRU node that a runtime computes incorrectly in a separate model."""
     from onegru.verification.probe import one_node_model
 
     for index, gru in enumerate(model.gru_nodes):
@@ -139,10 +139,10 @@ def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: R
 def _fault_of(
     model: Model, index: int, gru: GruNode, call: Call, got: Mapping[str, Any], runtime: str
 ) -> Fault | None:
-    """The fault in the outputs of a node's call; None if there is none."""
+    """Return the fault in the outputs of a node's call; None if there is no fault."""
     try:
         expected = call.run()
-    except OneGRUError:  # its inputs do not fit
+    except OneGRUError:  # the inputs do not match the node
         return None
     found = call.agreements(expected, got)
     for name, item in found.items():

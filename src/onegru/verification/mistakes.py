@@ -1,6 +1,6 @@
-"""Common mistakes with GRUs, as a table of those that may explain a wrong result.
+"""Common mistakes with GRUs, as a table of possible explanations of a wrong result.
 
-Each turns a call into the call with that mistake, or returns None if the mistake would not change it.
+Each function turns a call into the call with one mistake, or returns None if the mistake has no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Activations = tuple[tuple[Activation, Activation], ...]
 _OPPOSITE = {"forward": "reverse", "reverse": "forward"}
 
 
-# ---- of what is computed
+# ---- mistakes in the computation
 
 
 def _with(call: Call, **changes: object) -> Call:
@@ -27,7 +27,7 @@ def _with(call: Call, **changes: object) -> Call:
 
 
 def _changed(field: str, change: Callable[[Any], Any]) -> Change:
-    """A change of a field of the spec."""
+    """Return a change of one field of the spec."""
 
     def make(call: Call) -> Call | None:
         before = getattr(call.spec, field)
@@ -41,7 +41,7 @@ _activations = partial(_changed, "activations")
 
 
 def _parameters(value: Callable[[str, str], float | None]) -> Callable[[_Activations], _Activations]:
-    """A change of every alpha and beta to `value(function's name, parameter's name)`, unless that is None."""
+    """Return a change of each alpha and beta to `value(function's name, parameter's name)`, if not None."""
 
     def one(function: Activation) -> Activation:
         given = {name: value(function.name, name) for name in ACTIVATIONS[function.name].takes}
@@ -51,7 +51,7 @@ def _parameters(value: Callable[[str, str], float | None]) -> Callable[[_Activat
     return lambda pairs: tuple((one(f), one(g)) for f, g in pairs)
 
 
-# ---- of the inputs
+# ---- mistakes in the inputs
 
 
 def _without(role: str) -> Change:
@@ -67,7 +67,7 @@ def _without(role: str) -> Change:
 
 
 def _layout(other: int) -> Change:
-    """Layout `other`, if the call has the other one."""
+    """Return a change to layout `other`, for calls with the other layout."""
 
     def make(call: Call) -> Call | None:
         if "layout" not in call.operator.attributes or call.ports != call.operator.ports(1 - other):
@@ -87,7 +87,7 @@ def _time_first(call: Call) -> Call | None:
 
 
 def _both(first: Mistake, second: Mistake) -> Mistake:
-    """Two mistakes together, each of which changes the call."""
+    """Return two mistakes together, each of which changes the call."""
 
     def make(call: Call) -> Call | None:
         one = first.make(call)
@@ -99,7 +99,7 @@ def _both(first: Mistake, second: Mistake) -> Mistake:
 
 # ---- the tables
 
-#: Single mistakes, the likeliest first.
+#: Single mistakes, the most likely first.
 SINGLE_MISTAKES: tuple[Mistake, ...] = (
     Mistake("linear_before_reset were 0", _changed("linear_before_reset", lambda _: False), is_common=True),
     Mistake("linear_before_reset were 1", _changed("linear_before_reset", lambda _: True), is_common=True),
@@ -132,7 +132,7 @@ SINGLE_MISTAKES: tuple[Mistake, ...] = (
     *WEIGHT_MISTAKES,
 )
 
-#: Pairs of those that occur together.
+#: Pairs of mistakes that occur together.
 PAIRS_OF_MISTAKES = tuple(
     _both(*pair) for pair in combinations((mistake for mistake in SINGLE_MISTAKES if mistake.is_common), 2)
 )

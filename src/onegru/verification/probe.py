@@ -29,14 +29,14 @@ from onegru.formats.onnx.whole.session import Session
 from onegru.formats.opened import Opened
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, AUGRU_OPSET, OLDEST_OPSET
 
-#: External data of more bytes are not embedded, because protobuf messages are below 2 GiB.
+#: Larger external data, in bytes, are not embedded, because protobuf messages are below 2 GiB.
 _LARGE = 2**31 - 2**24
 _TOO_LARGE = "too large to be handed to other runtimes"
 
 
 @functools.cache
 def newest_opset() -> int:
-    """The newest opset that onnx and, if it is installed, ONNX Runtime support."""
+    """Return the newest opset that onnx and, if it is installed, ONNX Runtime support."""
     newest = onnx.defs.onnx_opset_version()
     node = onnx.helper.make_node("Identity", ["x"], ["y"])
     infos = [onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
@@ -53,7 +53,7 @@ def newest_opset() -> int:
 
 
 def node_opset(node: NodeProto) -> int:
-    """The oldest opset in which a node, and those in its bodies, mean the same as in `newest_opset`."""
+    """Return the oldest opset in which a node and its bodies mean the same as in `newest_opset`."""
     newest = newest_opset()
     versions = [1]
     for inner in (node, *(inner for body in attribute_graphs(node) for inner in all_nodes(body.node))):
@@ -65,7 +65,7 @@ def node_opset(node: NodeProto) -> int:
 
 
 def whole_model(file: Opened, probes: Sequence[str] = ()) -> bytes:
-    """A serialized model. It includes its external data, unless it would be too large with them."""
+    """Return a serialized model, with external data unless it would be too large."""
     if not probes and b"location" not in file.data:  # else it may have external data
         return file.data
     source, model = Source.of(file), deepcopy(file.once(parse_file))
@@ -83,7 +83,7 @@ def whole_model(file: Opened, probes: Sequence[str] = ()) -> bytes:
 def one_node_model(
     path: str, node: GruStep, opset: int, constants: Mapping[str, Array], inputs: Mapping[str, Array]
 ) -> bytes:
-    """A model of one GRU node, with inputs of open sizes."""
+    """Return a model of one GRU node, with dynamic input sizes."""
     given = trimmed(port.name if port.name in node.inputs else "" for port in node.operator.inputs)
     wanted = trimmed(port.name if port.name in node.outputs else "" for port in node.operator.outputs)
     domain = AUGRU_DOMAINS[0] if node.operator is AUGRU else None
@@ -104,9 +104,9 @@ def one_node_model(
 
 
 def model_of(graph: GraphProto, opset: int) -> ModelProto:
-    """A model of a graph, of the oldest IR version that will do: ONNX Runtime is often behind onnx's newest.
+    """Return a model of a graph, in the oldest sufficient IR version. ONNX Runtime often lags onnx's newest.
 
-    It is at least 4, from which on initializers need not be inputs.
+    The version is at least 4, because initializers need not be inputs from there on.
     """
     opsets = [onnx.helper.make_opsetid("", opset)]
     version = max(4, onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True))

@@ -14,11 +14,11 @@ Status = Literal["agrees", "differs", "refuses", "failed", "crashed", "timed out
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The first GRU node, in running order, whose result differs on equal inputs."""
+    """The first GRU node, in execution order, whose result differs on equal inputs."""
 
     node: str  # its name
     operator: str  # the operator and its version, such as "GRU-14"
-    output: str  # the output that differs: the operator's name for it
+    output: str  # the operator's name of the output that differs
     # the index of the differing element that is computed first; None if shapes or types differ
     where: tuple[int, ...] | None = None
     step: int | None = None  # its time step; None if the output has no such axis
@@ -44,35 +44,35 @@ class RuntimeResult:
     reason: str = ""  # details of a missing result, or of a difference beyond `fault`
     outputs: tuple[Comparison, ...] = ()  # how each output compares; empty without a result
     fault: Fault | None = None  # the GRU node at fault; None if none is located, or nothing differs
-    known: tuple[str, ...] = ()  # if it refuses, the GRU nodes that it is known to refuse, and why
-    precision: str = ""  # the precision set, "f32" or "default"; empty if it has no such option
+    known: tuple[str, ...] = ()  # if it refuses the model: the GRU nodes that it is known to refuse, and why
+    precision: str = ""  # the requested precision, "f32" or "default"; empty if there is no such option
 
 
 @dataclass(frozen=True, slots=True)
 class LayerResult:
-    """How one GRU of a model compares with that of a reference."""
+    """Result of comparing one GRU of a model with a GRU of a reference."""
 
     node: str  # its name in the model
     reference: str  # its name in the reference
-    agrees: bool  # whether the two compute the same
+    agrees: bool  # whether the two compute the same function
     # the largest absolute difference on the inputs tried; None if they cannot be compared element by element
     max_abs: float | None = None
     differences: tuple[str, ...] = ()  # descriptions of the differences
-    # the mistake that turns the reference's GRU into the model's, as text that follows "as if"; None if none
-    # is found
+    # the mistake that turns the reference's GRU into the model's, as text that follows "as if"; None if
+    # unknown
     diagnosis: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceComparison:
-    """How a model compares with a reference that should be the same function."""
+    """Result of comparing a model with a reference that should be the same function."""
 
     reference: str  # the file
-    agrees: bool  # whether all that could be compared agrees
-    # how each output compares; empty if the two have other inputs or outputs
+    agrees: bool  # whether everything that could be compared agrees
+    # how each output compares; empty if the two have different inputs or outputs
     outputs: tuple[Comparison, ...] = ()
-    layers: tuple[LayerResult, ...] = ()  # how each GRU compares, in running order
-    first: int | None = None  # the index in `layers` of the first that differs; None if none does
+    layers: tuple[LayerResult, ...] = ()  # how each GRU compares, in execution order
+    first: int | None = None  # the index in `layers` of the first GRU that differs; None if none differs
     notes: tuple[str, ...] = ()  # what could not be compared, and why
 
 
@@ -84,10 +84,10 @@ class Verification(CardReport):
         model: the file.
         runtimes: the result of each runtime: onegru's native engine first, then the others.
         absent: the runtimes that are not installed.
-        against: how it compares with a reference; None if there is none.
-        steps: how many steps the longest row of a GRU node took; None of a model without.
-        input_dependent: how many numbers of the outputs change as inputs are drawn again, as the others say
-            little; None of inputs that were given.
+        against: the comparison with a reference; None without a reference.
+        steps: how many steps the longest row of a GRU node took; None for a model without GRU nodes.
+        input_dependent: how many numbers of the outputs change with other random inputs. A check of the other
+            numbers verifies little. None for given inputs.
     """
 
     model: str
@@ -99,7 +99,7 @@ class Verification(CardReport):
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs. A runtime that refuses the model, or crashes on it, does not count."""
+        """Whether nothing differs. A runtime that rejects the model or crashes does not count."""
         differs = any(item.status == "differs" for item in self.runtimes)
         return not differs and (self.against is None or self.against.agrees)
 
@@ -125,7 +125,7 @@ class Verification(CardReport):
 
 
 def _largest(outputs: Sequence[Comparison]) -> str:
-    """The largest absolute difference of all outputs; empty where none is compared."""
+    """Return the largest absolute difference of all outputs; empty if no output is compared."""
     found = [item for item in outputs if item.compared]
     return f"{merged(found).max_abs:.3g}" if found else ""
 

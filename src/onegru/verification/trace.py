@@ -25,7 +25,7 @@ class Trace:
 
 
 def probed_values(model: Model) -> tuple[str, ...]:
-    """The values around GRU nodes that only a run shows: neither inputs of the model nor constants."""
+    """Return the values around GRU nodes that only a run shows: neither inputs of the model nor constants."""
     known = {info.value for info in model.inputs} | set(model.graph.constants)
     found: dict[str, None] = {}
     for gru in model.gru_nodes:
@@ -38,7 +38,7 @@ def probed_values(model: Model) -> tuple[str, ...]:
 
 
 def given_values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The values known before a run: constants, and the inputs that are given."""
+    """Return the values that are known before a run: constants and given inputs."""
     names = by_name(model.inputs)
     values: dict[str, Any] = dict(model.graph.constants)
     for name, array in inputs.items():
@@ -57,7 +57,7 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
 
 
 def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, float]:
-    """How far each output may be off: the default of its type, or more if the model amplifies rounding."""
+    """Return each output's tolerance: the default of its type, or more if the model amplifies rounding."""
     types = {gru.layer.spec.dtype for gru in model.gru_nodes if gru.layer is not None}
     rounding = Rounding(model, inputs, exact, types)
 

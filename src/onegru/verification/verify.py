@@ -45,20 +45,20 @@ def verify(
     it names the first GRU node whose result differs on equal inputs, and the mistake that explains it.
 
     Args:
-        model: the model, or its file. A model must come from a file that still exists.
+        model: the model, or its file. If it is a model, its file must still exist.
         inputs: the inputs by name, as arrays. Default: None (random inputs).
         against: another model or a checkpoint that should give the same results. Default: None (no other
             model).
-        nodes: the names of the GRUs of `against` to compare with, in the order of the model's. Default: all.
+        nodes: the names of the GRUs in `against` to compare with, in the model's order. Default: all.
         runtimes: the runtimes, some of "onnxruntime", "openvino" and "onnx". Default: all installed ones.
         precision: OpenVINO's inference precision: "f32", or "default" for its default.
-        dims: sizes of open dimensions of random inputs, by name ("X.0" for one without a name), and shapes of
-            inputs, by input name.
+        dims: sizes of dynamic dimensions of random inputs, by name ("X.0" for a dimension without a name),
+            and shapes of inputs, by input name.
         seed: the seed of random inputs.
         tolerance: the largest difference of an element, relative to max(1, its absolute value). Default: None
             (1e-12 for float64, 1e-5 for float32, 1e-2 for float16 and 5e-2 for bfloat16, or 16 times the
             effect of one rounding of the model's inputs, if that is larger).
-        timeout: the time limit of a run of one runtime, with its start, in seconds.
+        timeout: the time limit of one runtime, including its start, in seconds.
         progress: a function, called with the number of finished runtimes and the number of all.
 
     Returns:
@@ -67,7 +67,7 @@ def verify(
     Raises:
         SpecError: an argument is invalid, or an input does not fit the model.
         FormatError: a file is broken, the model cannot be run, or no output changes with random inputs.
-        MissingExtraError: a runtime that is named, or a package that a file needs, is not installed.
+        MissingExtraError: a requested runtime, or a package that a file needs, is not installed.
     """
     if not isinstance(runtimes, list | tuple) or not all(isinstance(name, str) for name in runtimes):
         raise SpecError.of("runtimes", f"{shown(runtimes)}; must be a list of names")
@@ -90,14 +90,14 @@ def verify(
         raise SpecError.of("model", f"{model.path}; must come from a file, which other runtimes read")
     warn_of_unread(model.graph)
     is_ir = file.kind is Kind.OPENVINO
-    for runtime in chosen if runtimes and is_ir else ():  # those that the caller named
+    for runtime in chosen if runtimes and is_ir else ():  # the runtimes that the caller named
         if reason := runtime.refuses(ModelUnderTest(model.path, None, {})):
             raise SpecError.of("runtimes", f"{runtime.name} {reason}; {model.path} is not one")
     drawn: Collection[str] = ()
     if inputs is None:
         inputs = pick_inputs(model, {}, seed, dims or {})[0]
         drawn = inputs.keys()
-    elif model.graph.keeps:  # as another runtime does, from run to run
+    elif model.graph.keeps:  # another runtime also keeps states between runs
         known = by_name(model.inputs)
         inputs = {known[name].name if name in known else name: array for name, array in inputs.items()}
         inputs = {**first_states(model.graph, inputs), **inputs}
@@ -112,7 +112,7 @@ def verify(
 
 
 def must_move(model: Model, inputs: Mapping[str, Any], drawn: Collection[str], seed: int) -> int | None:
-    """As `count_moved`. Raises FormatError if all inputs are drawn and no output depends on them."""
+    """Call `count_moved`. Raise FormatError if all inputs are random and no output depends on them."""
     if not drawn:
         return None
     moved = sum((count_moved(model, Drawn(dict(inputs), model.run(inputs)), drawn, seed) or {}).values())

@@ -23,8 +23,8 @@ class Mistake:
     """A common mistake."""
 
     words: str  # the mistake, as text that follows "as if"
-    make: Change  # makes it
-    is_common: bool = False  # whether it occurs together with others
+    make: Change  # returns the call with the mistake
+    is_common: bool = False  # whether the mistake occurs together with others
 
 
 _Arrays = tuple[Array, Array, Array]
@@ -43,12 +43,12 @@ def _weights(change: _OfArrays) -> Change:
 
 
 def _biases(change: Callable[[Array, Array], tuple[Array, Array]]) -> Change:
-    """A change of Wb and Rb."""
+    """Return a change of Wb and Rb."""
     return _weights(lambda spec, W, R, B: (W, R, np.concatenate(change(*np.split(B, 2, axis=1)), axis=1)))
 
 
 def _complement(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays:
-    """As sigmoid(-x) = 1 - sigmoid(x), this swaps z and 1 - z."""
+    """Swap z and 1 - z, because sigmoid(-x) = 1 - sigmoid(x)."""
     if any(f.name != "Sigmoid" for f, _ in spec.activations) or spec.attention:
         return W, R, B
     H = spec.hidden_size
@@ -60,7 +60,7 @@ def _complement(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays:
 
 
 def _transposed(spec: Spec, gates: Array) -> Array:
-    """Each gate's matrix transposed, if they are square."""
+    """Transpose each gate's matrix if it is square."""
     D, H = spec.num_directions, spec.hidden_size
     if gates.shape[2] != H:
         return gates
@@ -68,7 +68,7 @@ def _transposed(spec: Spec, gates: Array) -> Array:
 
 
 def _in_int8(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays:
-    """As `onegru quantize` writes them."""
+    """Round W and R as `onegru quantize` does."""
     if spec.dtype != "float32" or not (np.isfinite(W).all() and np.isfinite(R).all()):
         return W, R, B
     kept = stored(Weights(W, R, B), "int8")
@@ -85,7 +85,7 @@ _PARTS = (
     (" in W and B only", "WB"),
     (" in R and B only", "RB"),
 )
-# The most likely first: z and r swapped, because PyTorch's order is r, z, n; then other swaps.
+# The most likely orders come first: z and r swapped, because PyTorch's order is r, z, n; then other swaps.
 _ORDERS = sorted(
     (order for order in permutations(range(3)) if order != (0, 1, 2)),
     key=lambda order: (sum(index == gate for index, gate in enumerate(order)) != 1, order[2] != 2),
@@ -125,7 +125,7 @@ WEIGHT_MISTAKES = (
     Mistake("Wb were ignored", _biases(lambda Wb, Rb: (np.zeros_like(Wb), Rb))),
     Mistake("Rb were ignored", _biases(lambda Wb, Rb: (Wb, np.zeros_like(Rb)))),
     Mistake("Wb and Rb were swapped", _biases(lambda Wb, Rb: (Rb, Wb))),
-    # Right if the reset gate acts before the product, wrong after it.
+    # Correct if the reset gate is applied before the product, wrong otherwise.
     Mistake("Rb were added to Wb", _biases(lambda Wb, Rb: (Wb + Rb, np.zeros_like(Rb)))),
     Mistake("z and 1 - z were swapped", _weights(_complement), is_common=True),
     Mistake("R were transposed", _weights(lambda spec, W, R, B: (W, _transposed(spec, R), B))),
@@ -133,7 +133,7 @@ WEIGHT_MISTAKES = (
     Mistake("W and R were rounded to int8, with a scale for each row", _weights(_in_int8)),
 )
 
-#: Every other order of the gates, in all weights or in some.
+#: Each other order of the gates, in all weights or in some of them.
 GATE_ORDERS = tuple(
     Mistake(_order_words(order) + where, _weights(_reordered(order, parts)))
     for where, parts in _PARTS

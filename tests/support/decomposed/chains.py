@@ -191,7 +191,7 @@ def draw_masks(u: Unrolled, masking: str) -> Masks:
 
 
 def hold(d: Draft, masks: Masks, t: int, new: str, old: str) -> tuple[str, str]:
-    """The state where the mask is set and the old one elsewhere; the output, which may be zero there."""
+    """Return the new state where the mask is set, else the old one; and the output, which may be 0 there."""
     graph = d.graph
     if not masks.arithmetic:
         state = graph.where(masks.names[t], new, old)

@@ -45,7 +45,7 @@ class Plan:
         extra: the gate that is an output of the loop.
         masking: "", "lengths", or "mask".
         zero: whether outputs of held steps are zeros.
-        faulty: whether there is a fault.
+        faulty: whether the direction has a fault.
         right: the correct cell, if `cell` is wrong.
     """
 

@@ -35,10 +35,10 @@ class Graph:
     """Nodes and initializers of a model, or of a loop's body.
 
     Attributes:
-        outer: the graph around a body; None for a model's own.
-        carried: for a body, the weights that come in as states: their names outside, inside, and going out.
+        outer: the graph around a body; None for a model's main graph.
+        carried: for a body, the weights that it gets as states: their names outside, inside, and as outputs.
         carries: whether the weights of a body become such states.
-        spoils: whether these are halved from one iteration to the next.
+        spoils: whether these weights are halved from one iteration to the next.
     """
 
     def __init__(self, rng: Generator, opset: int, outer: Graph | None = None) -> None:
@@ -96,7 +96,7 @@ class Graph:
         return self.constant(list(values), "int64")
 
     def scalar(self, value: float, length: int | None = None) -> str:
-        """Add a number as a tensor of rank 0, of one element or, if `length` is given, of that many."""
+        """Add a number as a tensor of rank 0, or of `length` elements if it is given."""
         shapes: list[tuple[int, ...]] = [(), (1,)]
         if length is not None:
             shapes.append((length,))

@@ -37,11 +37,11 @@ class Written:
         reverse: whether the first step is the last in time.
         outputs: "last", "all" or "both".
         attention: whether each step has a score.
-        open: whether the sizes of rows and steps are open.
+        open: whether the sizes of rows and steps are dynamic.
         state: whether the first state is an input; else it is zero.
         candidate: the activation of the candidate.
         half: whether weights are stored as float16.
-        fault: whether the new state is no blend of the old one and the candidate.
+        fault: whether the new state is not a blend of the old state and the candidate.
         ahead: the first operation of each step on x and h: "ones" multiplies by ones, "dense" is a layer.
     """
 
@@ -169,7 +169,7 @@ def _iterated(cell: _Cell, x: Any, h: Any, a: Any, width: int) -> tuple[Any, Any
 
 
 def _looped(cell: _Cell, x: Any, h: Any, a: Any, width: int) -> tuple[Any, Any]:
-    """Write a Loop whose body reads the slice of its iteration; its outputs are in the order of computing."""
+    """Write a Loop whose body reads the slice of its iteration. Its outputs are in execution order."""
     axis = ops.constant(np.int64(1))
     iteration = ops.parameter([], np.int64)
     x_all, h_before = ops.parameter([-1, -1, width], np.float32), ops.parameter([-1, H], np.float32)

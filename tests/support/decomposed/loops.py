@@ -113,7 +113,7 @@ class Looped:
         return going, body.where(m, zero, new) if below else body.where(m, new, zero)
 
     def equations(self, plan: Plan, xs: Array, h: Array) -> tuple[Array, Array, Array | None, float]:
-        """Outputs in time, the last state, the extra output, and the bound of a loop that ends early."""
+        """Return outputs in time, last state, extra output, and the bound of a loop that ends early."""
         T, cell = self.T, plan.cell
         order = list(range(T))[::-1] if plan.reverse else list(range(T))
         taken = order

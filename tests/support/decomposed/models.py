@@ -23,8 +23,8 @@ class Gru:
         R: [3H, H] float32.
         B: [6H] float32: Wb, then Rb. Only their sums matter, except n's with linear_before_reset = 1.
         direction: "forward" or "reverse", in time.
-        unique: whether a finder has no choice of alpha, beta and weights; not so where plain factors stand
-            around a function, as in alpha * tanh(beta * a).
+        unique: whether alpha, beta and weights are unique. They are not if constant factors surround a
+            function, as in alpha * tanh(beta * a).
     """
 
     W: Array
@@ -66,13 +66,13 @@ class Decomposed:
         feeds: random inputs.
         expected: the outputs in float64.
         recipe: the drawn properties, as text.
-        grus: the GRUs in it: one for each layer and direction. For a near miss those before the fault.
+        grus: the GRUs in it, one for each layer and direction. For a near miss, the GRUs before the fault.
         kind: "cell", "chain", "Scan" or "Loop".
         flags: special properties, each explained in `FLAGS`.
         fault: the fault, as text; None for a model that must be fused.
-        must_not_fuse: whether no step at all may be replaced. Where it is False, parts may be.
-        difference: for a near miss, how far the faulty steps are from those of the GRU in `grus`; infinite
-            where there are none to compare with.
+        must_not_fuse: whether no step may be replaced. If it is False, parts may be replaced.
+        difference: for a near miss, the distance of the faulty steps from those of the GRU in `grus`;
+            infinite if there are none to compare with.
     """
 
     model: ModelProto

@@ -45,7 +45,7 @@ class PerturbedModel:
     Attributes:
         case: the model before.
         model: the model, of the same inputs and outputs.
-        words: what was perturbed, and how.
+        words: the perturbed value and its change, as text.
     """
 
     case: Decomposed
@@ -79,7 +79,7 @@ def draw_perturbed(rng: Generator, kind: str = "", *, is_float64: bool = False) 
     shown = [output.name for output in graph.output]
     if users and chance(rng, 0.3):
         users = [pick(rng, users)]
-    elif name in shown:  # the node's own name for it changes, and the perturbed value takes the old one
+    elif name in shown:  # the node's name for it changes, and the perturbed value takes the old one
         _rename(graph.node[at].output, name, "straight")
         for node in nodes:
             _rename(node.input, name, "straight")

@@ -25,19 +25,19 @@ class Looped:
     """Variant of a loop over a GRU's steps.
 
     Attributes:
-        form: "TensorIterator", "Loop", "gathers" for a Loop that takes each step by its number.
+        form: "TensorIterator", "Loop", or "gathers" for a Loop that gathers each step by its index.
         axis: the time axis.
         reverse: whether the first step is the last in time.
         outputs: "last", "all" or "both".
-        open: whether the sizes of rows and steps are open.
-        moves: "Squeeze" or "Reshape", what takes the axis of time off a slice.
+        open: whether the sizes of rows and steps are dynamic.
+        moves: "Squeeze" or "Reshape", which removes the time axis of a slice.
         after: whether the reset gate acts after the recurrent product.
         state: "input", "zero", or "deep" for an input that has one more axis around and in the loop.
-        attention: whether each step takes a score.
+        attention: whether each step has a score.
         outside: whether weights come from around the loop.
-        steps: how many there are.
-        seed: of the weights.
-        fault: what else the loop does, so that it is no sequence of cells.
+        steps: the number of steps.
+        seed: the seed of the weights.
+        fault: another operation in the loop, so that it is not a sequence of cells.
     """
 
     form: str = "TensorIterator"

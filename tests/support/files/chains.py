@@ -15,7 +15,7 @@ from tests.support.files.onnx_models import I, graph, gru, model, node, value
 # A link: the nodes that compute a new value from another, by the link's number and both names.
 Link = Callable[[int, str, str], list[NodeProto]]
 
-# On a [time, batch, I] tensor.
+# Links on a [time, batch, I] tensor.
 ON_X: dict[str, Link] = {
     "unary": lambda n, a, b: [node(("Tanh", "Neg")[n % 2], [a], [b])],
     "identity": lambda n, a, b: [node("Identity", [a], [b])],
@@ -38,7 +38,7 @@ ON_X: dict[str, Link] = {
     "unknown": lambda n, a, b: [node("LpNormalization", [a], [b])],
     "where": lambda n, a, b: [node("Where", ["yes", a, "X"], [b])],
 }
-# On a list of sizes, of three numbers.
+# Links on a list of three sizes.
 ON_SIZES: dict[str, Link] = {
     "gather": lambda n, a, b: [node("Gather", [a, "all"], [b])],
     "concat": lambda n, a, b: [node("Concat", [a, "none"], [b], axis=0)],
@@ -51,7 +51,7 @@ ON_SIZES: dict[str, Link] = {
         node("Shape", [f"{b}c"], [b]),
     ],
 }
-# On a constant, and on a condition.
+# Links on a constant, and on a condition.
 ON_CONSTANT: dict[str, Link] = {"folded": lambda n, a, b: [node(("Neg", "Abs")[n % 2], [a], [b])]}
 ON_CONDITION: dict[str, Link] = {
     "not": lambda n, a, b: [node("Not", [a], [b])],

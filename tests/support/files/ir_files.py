@@ -149,7 +149,7 @@ def text(value: object) -> str:
 def write_case(
     path: Path, function: str, inputs: Mapping[str, Array | None], attributes: Mapping[str, Any]
 ) -> Path:
-    """An IR of one layer: W, R and B are constants, other inputs parameters; outputs are named gru.NAME."""
+    """Write an IR of one layer: W, R, B are constants, other inputs parameters; outputs are gru.NAME."""
     ir = IrWriter()
     values = []
     for name, array in inputs.items():

@@ -51,16 +51,16 @@ def write_h5(
     as_bytes: bool = False,
     chunks: int = 0,
 ) -> Path:
-    """A legacy file.
+    """Write a legacy file.
 
     Args:
-        path: where to.
+        path: the file to write.
         config: the model's configuration, or its text.
-        weights: for each top layer the names and arrays of its weights.
-        version: of Keras; None to leave it out.
-        group: what holds the weights.
+        weights: the names and arrays of the weights of each top layer.
+        version: the version of Keras; None to omit it.
+        group: the group that contains the weights.
         as_bytes: whether texts are of fixed length, as h5py 2 wrote them.
-        chunks: the number of attributes that the names of weights are dealt out to; 0 for one, whole.
+        chunks: the number of attributes that share the names of weights; 0 for one attribute.
     """
 
     def text(value: str) -> Any:
@@ -87,9 +87,9 @@ def write_h5(
 
 
 def write_archive(path: Path, config: Any, groups: Mapping[str, Sequence[Array]], version: str) -> Path:
-    """A `.keras` archive, whose weights lie in these groups as vars/0, vars/1 and so on.
+    """Write a `.keras` archive, whose groups contain the weights as vars/0, vars/1 and so on.
 
-    A group's name may be a pair of the path and of what Keras 3 says of the layer's name there.
+    A group's name may be a pair of the path and of Keras 3's description of the layer's name.
     """
     weights = io.BytesIO()
     with h5py.File(weights, "w") as file:

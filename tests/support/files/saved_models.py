@@ -9,7 +9,7 @@ from onegru.core.dtypes import Array
 
 LENGTHS = np.array([6, 1, 4], np.int32)
 TOLERANCE = 1e-6
-GROWN_TOLERANCE = 3e-6  # of states beyond 1: sums in OpenVINO's order, then growth; 1.1e-6 was measured
+GROWN_TOLERANCE = 3e-6  # for states beyond 1: sums in OpenVINO's order, then growth; measured: 1.1e-6
 
 
 def assert_close(found: Array, wanted: Array) -> None:

@@ -62,11 +62,11 @@ def dump_dom(
 
     Args:
         path: the page.
-        width: of the window.
-        height: of the window.
+        width: the width of the window.
+        height: the height of the window.
         script: the body of an asynchronous function, whose result is the answer's `value`.
         fragment: what follows # in the address.
-        dark: whether dark colours are preferred.
+        dark: whether dark colors are preferred.
     """
     with opened(_address(path, fragment), width, height, dark) as page:
         value = page.evaluate(f"(async () => {{ {script} }})()")

@@ -13,10 +13,10 @@ SECONDS = 60
 
 
 def kill_points(run: Callable[[], object]) -> Iterator[int]:
-    """Run children; the n-th is killed at its n-th call, for every n until one finishes.
+    """Run child processes. The n-th one is killed at its n-th call, for every n until one finishes.
 
     Yields:
-        n, while the files are as the killed child left them.
+        n, while the files are as the killed process left them.
     """
     for n in range(1, 1000):
         child = os.fork()

@@ -1,7 +1,7 @@
 """Check in a separate process that OpenVINO reports the errors of onegru's operators.
 
 Usage: python -m tests.support.machine.openvino_refusals FOLDER THREADS CPUS OPERATOR
-It prints what was not refused as it should be.
+It prints each error that was not reported correctly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def write(path: Path, fault: str, *, is_stateful: bool = True) -> Path:
     lengths = ops.minimum(lengths, ops.constant(np.int64(1000)))  # otherwise they are known to be all steps
     gru = ops.gru_sequence(x, state, lengths, *weights(I), H, "forward")
     y = gru.output(0)
-    if fault == "own":  # a layer of OpenVINO's own, whose sizes do not fit
+    if fault == "own":  # an OpenVINO layer whose sizes do not match
         shape = ops.concat([more[0], ops.constant(np.array([H])), steps], 0)
         y = ops.reshape(y, shape, False).output(0)
     return save(path, {"y": y, "last": gru.output(1)}, [x, h] if is_stateful else [x])

@@ -28,11 +28,11 @@ def run_python(
     Args:
         code: the program; may be indented.
         arguments: its `sys.argv[1:]`.
-        status: the exit status that it must have; None for any.
-        options: of the interpreter.
-        environment: variables to set, or with None to leave out.
-        folder: where it runs.
-        timeout: in seconds.
+        status: the required exit status; None for any.
+        options: the interpreter's options.
+        environment: variables to set, or to remove with None.
+        folder: the current folder of the process.
+        timeout: the timeout in seconds.
     """
     command = [sys.executable, *options, "-c", textwrap.dedent(code), *map(str, arguments)]
     variables = {**os.environ, **(environment or {})}

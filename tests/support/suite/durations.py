@@ -1,6 +1,6 @@
 """Measure the CPU time of the tests, and compare it with the times in tests/durations.json.
 
-Times are those of the process and its children, so that a busy machine changes them little. A slower machine
+Times are those of the process and its children, so that other load changes them little. A slower machine
 takes longer for all files, so the median over all files is the unit.
 """
 
@@ -22,7 +22,7 @@ CASES = pytest.StashKey[int]()  # the number of cases of an item's function
 
 
 def exceeded(found: Mapping[str, float], expected: Mapping[str, float]) -> list[str]:
-    """Return the files that take longer than they may, one line each."""
+    """Return the files that exceed their allowed time, one line each."""
     common = [found[name] / expected[name] for name in found.keys() & expected.keys() if expected[name] >= 1]
     unit = median(common) if common else 1.0
     lines = []

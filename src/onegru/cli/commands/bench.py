@@ -32,7 +32,7 @@ from onegru.models.inspect import report
 from onegru.models.model import Model
 from onegru.system.turns import cpu_share, take_turns
 
-_BUSY = 0.9  # the share of a CPU below which times say more of other processes
+_BUSY = 0.9  # with a smaller share of a CPU, times depend more on other processes
 
 Rounds = Annotated[int, option("--rounds N", "Number of measurements of each runtime.", min=1, max=1000)]
 BenchThreads = Annotated[
@@ -124,13 +124,13 @@ _IN_FLOAT32 = "onnxruntime, float32 weights"
 
 
 def _holds_int8(model: Model) -> bool:
-    """Whether the file of a model stores int8 weights of GRUs."""
+    """Whether a model's file stores int8 weights of GRUs."""
     return any(is_int8(item.lossless_storage) for item in report(model))
 
 
 def _onnxruntime(file: Opened, inputs: Mapping[str, Array], *, folded_weights: bool = False) -> Call:
-    """A run of the file in ONNX Runtime without onegru."""
-    # Imported here, as an IR needs no onnx.
+    """Return a call that runs the file in ONNX Runtime without onegru."""
+    # This import is local, because an IR does not need onnx.
     from onegru.formats.onnx.validate import Source, parse_file
     from onegru.formats.onnx.whole.optimizers import harmful_optimizers
     from onegru.formats.onnx.whole.session import Session
@@ -141,7 +141,7 @@ def _onnxruntime(file: Opened, inputs: Mapping[str, Array], *, folded_weights: b
 
 
 def _openvino(file: Opened, inputs: Mapping[str, Array]) -> Call:
-    """A run of the file in OpenVINO alone, in float32, with the sizes of the inputs."""
+    """Return a call that runs the file in OpenVINO without onegru, in float32, with the inputs' sizes."""
     os.environ.setdefault("OPENVINO_TELEMETRY", "0")
     with needs_extra("openvino", "openvino", str(file)):
         import openvino
@@ -158,7 +158,7 @@ def _openvino(file: Opened, inputs: Mapping[str, Array]) -> Call:
         compiled = core.compile_model(model, "CPU", options | {"PERFORMANCE_HINT": "LATENCY"})
     except FormatError:
         raise
-    except Exception as error:  # OpenVINO raises errors of many classes
+    except Exception as error:  # OpenVINO's errors have many classes
         raise FormatError(
             f"{file}: OpenVINO cannot load it ({' '.join(str(error).split())[:200]})"
         ) from error
@@ -173,12 +173,12 @@ def _openvino(file: Opened, inputs: Mapping[str, Array]) -> Call:
 
 
 def _names(port: Any) -> list[str]:
-    """The names by which a port of OpenVINO goes."""
+    """Return the names of an OpenVINO port."""
     return [*port.get_names(), port.get_node().get_friendly_name()]
 
 
 def _difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float | None:
-    """The largest difference; None where no number is finite."""
+    """Return the largest difference; None if no number is finite."""
     items = [
         compare(array, theirs[name], 0.0)
         for name, array in ours.items()
@@ -190,7 +190,7 @@ def _difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float
 def _show_timings(
     console: Console, timings: Sequence[Timing], threads: int, cpu_share: float, *, as_json: bool
 ) -> None:
-    """A line for each runtime."""
+    """Print a line for each runtime."""
     if as_json:
         found = {"threads": threads, "cpu_share": cpu_share}
         print_json({**found, "runtimes": [dataclasses.asdict(item) for item in timings]})

@@ -78,10 +78,10 @@ KitHtml = Annotated[Path | None, option("--html FILE", "File for all results, as
 KitFolder = Annotated[Path, argument("DIR", "Target folder; must be new or empty.", parser=path)]
 
 
-# What stands for a factor and its level, for cases without any unusual one and with several.
+# Factor and level of cases without an unusual level, and of cases with several.
 _USUAL, _SEVERAL = ("no unusual feature", ""), ("several unusual features", "")
 
-# Number of reasons of a runtime below the table.
+# The number of reasons to print for each runtime.
 _MOST_REASONS = 8
 
 
@@ -157,7 +157,7 @@ def run_command(
     if output is not None:
         write_results(output, results)
     if html is not None:
-        from onegru.conformance.report import write_report  # which only this needs
+        from onegru.conformance.report import write_report  # needed only here
 
         write_report(html, results, chosen)
     if as_json:
@@ -185,7 +185,7 @@ def export_command(folder: KitFolder, cases: Cases = None, operators: Operators 
 
 
 def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case]:
-    """The cases whose names match any of the patterns, and that are of any of the operators; none for all."""
+    """Return the cases that match a pattern and have one of the operators; empty lists match all."""
     found = list(kit_cases())
     known = {name.lower() for case in found for name in (str(case.operator), case.operator.name)}
     for name in operators:
@@ -198,17 +198,17 @@ def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case
 
 
 def _later(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:
-    """The progress of one of several runs."""
+    """Return the progress function for one of several runs."""
     return lambda done, _: progress(before + done, total)
 
 
-# ---- for people
+# ---- text output
 
 
 def show_results(console: Console, results: Sequence[RuntimeResults], cases: Sequence[Case]) -> None:
-    """A table of features and runtimes, then the most frequent reasons."""
+    """Print a table of features and runtimes, then the most frequent reasons."""
     left = results
-    while left:  # those that do not fit into the width get another table
+    while left:  # runtimes that do not fit into the width get another table
         shown = next(n for n in range(len(left), 0, -1) if n == 1 or fits(console, _table(left[:n], cases)))
         console.print(_table(left[:shown], cases))
         left = left[shown:]
@@ -234,9 +234,9 @@ def _table(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> Table:
 
 
 def features(cases: Sequence[Case]) -> dict[tuple[str, str], list[str]]:
-    """The names of the cases with one unusual level alone, by its factor and itself.
+    """Return the names of the cases with exactly one unusual level, by its factor and level.
 
-    The others come last. Features are in the factors' order.
+    The other cases come last. Features are in the factors' order.
     """
     found: dict[tuple[str, str], list[str]] = {_USUAL: []}
     found |= {feature: [] for feature in features_of(cases)} | {_SEVERAL: []}
@@ -264,7 +264,7 @@ def _cell(outcomes: Iterable[Outcome]) -> str:
 
 
 def _reasons(result: RuntimeResults) -> list[str]:
-    """The most frequent reasons, each with its number of cases and one of them."""
+    """Return the most frequent reasons, each with its number of cases and one of the cases."""
     by_reason: dict[tuple[Status, str], list[str]] = {}
     for name, outcome in result.outcomes.items():
         if outcome.status != "passes":

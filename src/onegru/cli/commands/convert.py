@@ -1,4 +1,4 @@
-"""`onegru convert`: layers from one file to another, checked before the target is replaced."""
+"""`onegru convert`: convert layers from one file to another, and check before the target is replaced."""
 
 from __future__ import annotations
 
@@ -81,8 +81,7 @@ def convert_command(
     """Convert a GRU layer, or a stack of layers, to another file format.
 
     onegru compares both files on random inputs, and writes TARGET only if they agree up to rounding. To
-    change
-    a whole ONNX model, use `onegru rewrite`, `fuse`, `stream` or `quantize`.
+    change a whole ONNX model, use `onegru rewrite`, `fuse`, `stream` or `quantize`.
 
     Example: onegru convert model.onnx model.xml
 
@@ -132,7 +131,7 @@ def convert_command(
 
 
 def _show_others(console: Console, others: Sequence[str], verdicts: Sequence[Verdict]) -> None:
-    """Print what else the source contains, and known problems with the target."""
+    """Print the rest of the source's content, and known problems with the target."""
     if others:
         say(console, left_out_words(others))
     for verdict in verdicts:

@@ -53,7 +53,7 @@ def fuse_command(
 
 
 def _show(console: Console, report: Fusion) -> None:
-    """Lines for each GRU that was found, then a table of how far the outputs differ."""
+    """Print lines for each GRU that was found, then a table of the outputs' differences."""
     say(console, f"wrote {safe(report.target or '')}, {saving_words(report.nodes, report.fused)}")
     say(console, *decomposed_words(report.fused), *near_miss_words(report.near_misses))
     say(console, *map(safe, report.notes))
@@ -61,7 +61,7 @@ def _show(console: Console, report: Fusion) -> None:
 
 
 def decomposed_words(found: Iterable[Fused]) -> Iterator[str]:
-    """Two lines for each recurrence: where it is and how it is written, and which GRU it is."""
+    """Yield two lines for each recurrence: its location and notation, and its GRU."""
     for item in found:
         yield f"[bold]{safe(item.place)}[/]  {_form_words(item)}"
         reset = "after" if item.linear_before_reset else "before"
@@ -77,13 +77,13 @@ def decomposed_words(found: Iterable[Fused]) -> Iterator[str]:
 
 
 def near_miss_words(missed: Iterable[NearMiss]) -> Iterator[str]:
-    """A line for each: where it is, and which part does not fit."""
+    """Yield a line for each near miss: its location, and the part that does not fit."""
     for item in missed:
         yield f"[bold]{safe(item.place)}[/]  not fused: {safe(item.reason)}"
 
 
 def saving_words(nodes: tuple[int, int], found: Iterable[Fused]) -> str:
-    """What fusing saves: nodes, and loops, which run theirs again in every iteration."""
+    """Return what fusing saves: nodes, and loops, which run their nodes in every iteration."""
     old, new = nodes
     loops = len({item.place for item in found if item.form == "loop"})
     words = f"{old:,} nodes become {new:,}"
@@ -91,7 +91,7 @@ def saving_words(nodes: tuple[int, int], found: Iterable[Fused]) -> str:
 
 
 def show_decomposed(console: Console, found: Inspection) -> None:
-    """What an inspection says of decomposed GRUs; nothing where there are none."""
+    """Print decomposed GRUs of an inspection; nothing without any."""
     if found.decomposed or found.near_misses:
         console.print()
     if found.fused_nodes is not None:
@@ -103,7 +103,7 @@ def show_decomposed(console: Console, found: Inspection) -> None:
 
 
 def show_fusing_hint(console: Console, model: Model) -> None:
-    """For a model without GRU nodes, that it has GRUs all the same."""
+    """Print that a model without GRU nodes has decomposed GRUs."""
     file = model.graph.file or model.path
     if not model.gru_nodes and not model.nested_grus and (hint := fusing_hint(file)):
         say(console, hint)

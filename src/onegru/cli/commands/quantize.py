@@ -1,4 +1,4 @@
-"""`onegru quantize`: int8 weights, with accuracy and speed measured on samples."""
+"""`onegru quantize`: store weights as int8, and measure accuracy and speed on samples."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def quantize_command(
 def _read(
     source: Opened, samples: list[str], columns: list[str] | None, axes: list[str] | None, rows: int | None
 ) -> list[dict[str, Array]]:
-    """Inputs from the rows of Parquet files."""
-    from onegru.scoring.samples import ROWS, read_samples  # which needs pyarrow
+    """Read inputs from the rows of Parquet files."""
+    from onegru.scoring.samples import ROWS, read_samples  # needs pyarrow
 
     with ProgressBar(f"reading {samples[0]}"):
         pairs = parse_pairs("--column", columns or [])
@@ -121,7 +121,7 @@ def _read(
 
 
 def _document(found: Quantization[Model]) -> dict[str, object]:
-    """What was measured, for a program."""
+    """Return the measurements as a JSON document."""
     return {
         "grus": [dataclasses.asdict(gru) for gru in found.grus],
         "modes": {mode: dataclasses.asdict(item) for mode, item in found.modes.items()},
@@ -132,9 +132,9 @@ def _document(found: Quantization[Model]) -> dict[str, object]:
 
 
 def _show_measured(console: Console, measured: Quantization[Model], inputs: str, is_chosen: bool) -> None:
-    """A table of the modes that onegru can run GRUs in, and how to run the target as was chosen."""
+    """Print a table of the modes that onegru can run GRUs in, and how to run the target as chosen."""
     table = ruled_table(["GRU"], MODES)
-    table.padding = (0, 0)  # so that all modes fit 80 columns
+    table.padding = (0, 0)  # all modes then fit 80 columns
     if is_chosen:
         table.add_column("kept in")
     for row in table_rows(measured):

@@ -65,7 +65,7 @@ def rewrite_command(
             dtype="float16" if float16 else None,
             split=split,
             decompose=decompose,
-            runtime=runtime,  # type: ignore[arg-type]  # which it checks
+            runtime=runtime,  # type: ignore[arg-type]  # checked by `rewrite`
             check=check,
         )
     show_rewriting(report, as_json=as_json)

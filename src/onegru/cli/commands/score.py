@@ -106,7 +106,7 @@ def score_command(
 
     Example: onegru score model.pt logs/ -o scores/ --column X=events --keep id,day
     """
-    from onegru.scoring import Scorer, score  # which need pyarrow
+    from onegru.scoring import Scorer, score  # needs pyarrow
 
     scorer = Scorer(
         model,
@@ -144,7 +144,7 @@ def score_command(
 
 
 def _show(screen: Console, found: Scoring, what: str) -> None:
-    """What was scored; `what` became of the rows that the model failed on."""
+    """Print what was scored. `what` is the result for rows on which the model failed."""
     folder = safe(found.output)
     if not found.rows_now and found.parts_before == found.parts:
         say(screen, f"{folder} is complete: {count(found.rows, 'row')}; nothing to do")
@@ -158,7 +158,7 @@ def _show(screen: Console, found: Scoring, what: str) -> None:
 
 
 def parse_size(text: str) -> int:
-    """A number of bytes, such as 500MB or 1GiB."""
+    """Return a number of bytes from a text such as 500MB or 1GiB."""
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,3})?) ?([A-Za-z]*)", text)
     if match is None or match[2].upper() not in _UNITS:
         raise SpecError.of("--memory", f"{text!r}; must be a size, such as 500MB or 1GiB")

@@ -74,7 +74,7 @@ def stream_command(
 
 
 def _axes_of(texts: list[str]) -> dict[str, int]:
-    """The time axes."""
+    """Return the time axes."""
     found = {}
     for text in texts:
         name, _, axis = text.rpartition("=")

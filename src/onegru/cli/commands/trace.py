@@ -100,7 +100,7 @@ def trace_command(
 
 
 def _check_targets(texts: Sequence[str], against: Path | None) -> list[Path]:
-    """The files to write, checked before anything runs."""
+    """Return the files to write, checked before anything runs."""
     targets: list[Path] = []
     for text in texts:
         path = Path(text)
@@ -110,7 +110,7 @@ def _check_targets(texts: Sequence[str], against: Path | None) -> list[Path]:
 
 
 def _node(model: Model, given: str | None) -> str | int:
-    """The node's name; its index where names do not identify it."""
+    """Return the node's name, or its index if names do not identify it."""
     names = [gru.name for gru in model.gru_nodes]
     if given is None:
         if len(names) == 1:
@@ -129,7 +129,7 @@ def _writer(
     direction: str | None,
     other: onegru.reports.GateTrace | None,
 ) -> Callable[[IO[bytes]], object]:
-    """What writes a file."""
+    """Return a function that writes a file."""
     if path.suffix.lower() == ".npz":
         return files.writer(trace)
     text = page(picture(trace, row, direction, other)).encode()
@@ -163,7 +163,7 @@ def _print(
 def _show(
     console: Console, trace: onegru.reports.GateTrace, found: Sequence[DirectionSummary], row: int | None
 ) -> None:
-    """A table for each direction, then the units that stand out."""
+    """Print a table for each direction, then the notable units."""
     units = trace.spec.hidden_size
     rows = count(len(trace.lengths), "row") if row is None else f"row {row}"
     words = f"{count(len(trace.h), 'step')}, {rows}, {count(units, 'unit')}, {trace.spec.dtype}"

@@ -84,7 +84,7 @@ def verify_command(
 
     Example: onegru verify model.onnx --dim batch=2 --against checkpoint.pt
     """
-    from onegru.verification.verify import must_move  # what it imports takes long
+    from onegru.verification.verify import must_move  # slow import
 
     with ProgressBar(f"loading {model.name}"):
         loaded = onegru.load(open_model("path", model))
@@ -112,7 +112,7 @@ def verify_command(
 
 
 def show_verification(console: Console, found: Verification) -> None:
-    """A table of runtimes and outputs, then a paragraph for each that does not agree."""
+    """Print a table of runtimes and outputs, then a paragraph for each runtime that does not agree."""
     runs: list[Run] = [
         (
             ", ".join(filter(None, [f"{item.runtime} {item.version}", item.precision])),
@@ -199,7 +199,7 @@ def _figure(number: float | None) -> str:
 
 
 def _format_pair(got: float | None, expected: float | None) -> str:
-    """Two numbers that differ, with enough digits to show it."""
+    """Format two numbers that differ, with enough digits to show it."""
     if got is None or expected is None:
         return f"{_figure(got)}, not {_figure(expected)}"
     digits = next((n for n in range(3, 17) if f"{got:.{n}g}" != f"{expected:.{n}g}"), 17)

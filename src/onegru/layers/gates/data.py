@@ -18,7 +18,7 @@ from onegru.engines import reference
 from onegru.layers.call import Layer, bind, execute
 from onegru.operators.schema import CANONICAL_AXES, Port
 
-#: The arrays of [T, D, B, H], in the order of the equations.
+#: The arrays with shape [T, D, B, H], in the order of the equations.
 GATES = ("z", "r", "n", "h")
 
 _Gates = TypeVar("_Gates", bound="Gates")
@@ -71,7 +71,7 @@ class Gates:
         return tuple("reverse" if backwards else "forward" for backwards in self.spec.reversed_directions)
 
     def direction_index(self, direction: object) -> int:
-        """The index D of a direction.
+        """Return the index D of a direction.
 
         Raises:
             SpecError: there is no such direction.
@@ -82,7 +82,7 @@ class Gates:
         return self.directions.index(str(direction))
 
     def row_index(self, row: object) -> int:
-        """A row's index, checked.
+        """Check and return the index of a row.
 
         Raises:
             SpecError: there is no such row.
@@ -96,7 +96,7 @@ class Gates:
 
 
 def _follows(later: Gates, earlier: Gates) -> bool:
-    """Whether a run begins with the states that another, forward and of whole rows, has left."""
+    """Whether a run starts from the final states of another run, which must be forward with whole rows."""
     return (
         later.spec == earlier.spec
         and earlier.spec.direction == "forward"
@@ -107,7 +107,7 @@ def _follows(later: Gates, earlier: Gates) -> bool:
 
 
 def matched(gates: Gates, row: int, against: Gates | None) -> list[tuple[Gates, int]]:
-    """The gates and one of their rows; then, if there are others to compare with, these and theirs."""
+    """Return the gates and one of their rows; then, if `against` is given, those gates and their row."""
     pairs = [(gates, gates.row_index(row))]
     if against is None:
         return pairs
@@ -153,7 +153,7 @@ def gates_of(
 
 
 def join_runs(parts: Sequence[_Gates]) -> _Gates:
-    """The last of some runs, behind those that it goes on from: one after the other in time."""
+    """Return the last run, preceded by the runs that it continues, joined in time."""
     first = len(parts) - 1
     while first and _follows(parts[first], parts[first - 1]):
         first -= 1
@@ -170,7 +170,7 @@ def join_runs(parts: Sequence[_Gates]) -> _Gates:
 
 
 def _before(spec: Spec, h: Array, initial_h: Array, lengths: Array) -> Array:
-    """The state before each step; NaN in the padding."""
+    """Return the state before each step; NaN in the padding."""
     before = np.full_like(h, np.nan)
     rows = np.flatnonzero(lengths)
     for d, backwards in enumerate(spec.reversed_directions):

@@ -24,7 +24,7 @@ _ABOUT = "about"
 
 
 def writer(gates: Gates) -> Callable[[IO[bytes]], None]:
-    """What writes a file of gates; bfloat16, which NumPy's format lacks, as uint16."""
+    """Return a function that writes a file of gates. bfloat16, which NumPy's format lacks, becomes uint16."""
     names = _ARRAYS if gates.raw_z is None else (*_ARRAYS, "raw_z")
     arrays = {name: getattr(gates, name) for name in names}
     for name, array in arrays.items():
@@ -38,7 +38,7 @@ Kind = TypeVar("Kind", bound=Gates)
 
 
 def read(path: Path, kind: type[Kind]) -> Kind:
-    """The gates that a file holds, as an object of this class."""
+    """Return the gates in a file, as an object of class `kind`."""
 
     def choose(headers: Mapping[str, Header]) -> Mapping[str, Header]:
         unknown = headers.keys() - {*_ARRAYS, "raw_z", _ABOUT}

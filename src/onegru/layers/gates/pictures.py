@@ -1,4 +1,4 @@
-"""Gate values as data for the page."""
+"""Gate values as data for the HTML page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TITLES = {
 
 @np.errstate(all="ignore")
 def picture(gates: Gates, row: int, direction: str | None, against: Gates | None) -> Picture:
-    """The picture of one row of a call."""
+    """Return the picture of one row of a call."""
     runs = matched(gates, row, against)
     names = gates.directions if direction is None else (gates.directions[gates.direction_index(direction)],)
     return Picture(
@@ -66,7 +66,7 @@ def _panel(name: str, values: list[Array], attention: bool) -> Panel:
 
 
 def _orders(values: tuple[Array, ...], before: Array) -> dict[str, list[int]]:
-    """Orders of the units, by what they are called."""
+    """Return orders of the units, by their names."""
     z, h = values[0], values[GATES.index("h")]
     kept = np.sum(np.nan_to_num(z, posinf=0, neginf=0), axis=0, dtype=np.float64)
     peaks = np.argmax(np.nan_to_num(np.abs(h), posinf=0), axis=0) if len(h) else np.zeros(h.shape[1])
@@ -80,7 +80,7 @@ def _orders(values: tuple[Array, ...], before: Array) -> dict[str, list[int]]:
 
 
 def _words(gates: Gates, row: int, names: Sequence[str]) -> str:
-    """What was run, in a line; and which direction is drawn, unless that goes without saying."""
+    """Describe the run in a line, with the direction if there are several."""
     spec, rows = gates.spec, len(gates.lengths)
     reset = "after" if spec.linear_before_reset else "before"
     of = f"row {row} of {rows}, " if rows > 1 else ""

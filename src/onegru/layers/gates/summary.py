@@ -14,10 +14,10 @@ from onegru.layers.gates.data import GATES, Gates, matched
 
 Numbers = npt.NDArray[np.float64]
 
-#: The part of a range that counts as one of its ends.
+#: The fraction of a range that counts as one of its ends.
 _END = 0.05
 
-#: A unit whose h stays within so much is dead.
+#: A unit is dead if its h stays within this range.
 DEAD = 1e-3
 
 _MOST_ACTIVE = 5
@@ -25,34 +25,34 @@ _MOST_ACTIVE = 5
 
 @dataclass(frozen=True, slots=True)
 class GateSummary:
-    """One gate's values over steps, rows and units; None where there are none."""
+    """The values of one gate over steps, rows and units; None if there are no values."""
 
     gate: str  # "z", "r", "n" or "h"
     least: float | None  # the smallest
     mean: float | None  # their mean
     most: float | None  # the largest
-    # the share of them in the lowest twentieth of the activation's range, for z and r below 0.05; None also
-    # if the range has no two ends
+    # The fraction of values in the lowest twentieth of the activation's range, for z and r below 0.05; None
+    # also if the range does not have two ends.
     low: float | None
-    high: float | None  # share of values in the highest twentieth of the range: for z and r above 0.95
+    high: float | None  # fraction of values in the highest twentieth of the range: for z and r above 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class DirectionSummary:
-    """A direction of a call."""
+    """Summary of one direction of a call."""
 
     direction: str  # "forward" or "reverse"
-    steps: int  # how many steps there are, of all rows together
+    steps: int  # the number of steps in all rows
     gates: tuple[GateSummary, ...]  # z, r, n and h
-    # the units whose h stays within 0.001 over all steps, the state before the first included
+    # the units whose h stays within 0.001 over all steps, including the state before the first step
     dead: tuple[int, ...]
     # the most active units, by the mean of |change of h| in a step, with that mean
     active: tuple[tuple[int, float], ...]
 
 
-@np.errstate(all="ignore")  # infinities, and a signalling NaN, which is invalid where it is cast
+@np.errstate(all="ignore")  # for infinities, and signaling NaNs, which are invalid in casts
 def summarise(gates: Gates, row: int | None) -> tuple[DirectionSummary, ...]:
-    """A summary of each direction, over all rows or one."""
+    """Return a summary of each direction, over all rows or one row."""
     rows = slice(None) if row is None else [gates.row_index(row)]
     inside = (np.arange(len(gates.h))[:, None] < gates.lengths)[:, rows]
     found = []
@@ -83,14 +83,14 @@ def largest_differences(gates: Gates, row: int, against: Gates) -> tuple[dict[st
 
 
 def activity(h: Array, before: Array) -> Numbers:
-    """For each unit the mean of |change of h| in a step; 0 for an empty sequence. NaN counts as 0."""
+    """Return the mean |change of h| per step for each unit; 0 for an empty sequence. NaN counts as 0."""
     changes = np.nan_to_num(np.abs(h.astype(np.float64) - before), posinf=0.0)
     means: Numbers = np.sum(changes, axis=0) / max(1, len(changes))
     return means
 
 
 def _values(array: Array, d: int, rows: object, inside: Array) -> Numbers:
-    """The values of a direction's steps that are within their rows, [steps, H]."""
+    """Return the values of a direction's steps outside the padding, [steps, H]."""
     return array[:, d][:, rows][inside].astype(np.float64)  # type: ignore[index]
 
 
@@ -107,7 +107,7 @@ def _gate(name: str, values: Numbers, function: Activation) -> GateSummary:
 
 
 def _units(h: Numbers, before: Numbers) -> tuple[tuple[int, ...], tuple[tuple[int, float], ...]]:
-    """The dead units, and the most active ones."""
+    """Return the dead units, and the most active units."""
     if not len(h):
         return (), ()
     both = np.concatenate([before, h])

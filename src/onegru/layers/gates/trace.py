@@ -24,16 +24,16 @@ class GateTrace(Gates):
 
     Attributes:
         spec: what was computed.
-        z: the update gate as the step uses it, after attention, [T, D, B, H]. Like r and n it is NaN past a
-            row's end.
+        z: the update gate as the step uses it, after attention, [T, D, B, H]. z, r and n are NaN in the
+            padding.
         r: the reset gate.
         n: the candidate.
         h: the state; 0 in the padding.
         initial_h: the state before the first step, [D, B, H].
         lengths: each row's length, [B].
         raw_z: z before attention; None without attention.
-        name: of the node; empty for a layer.
-        source: of the model; empty for a layer.
+        name: the name of the node; empty for a layer.
+        source: the name of the model; empty for a layer.
         previous_h: h before each step, [T, D, B, H]; NaN in the padding.
         directions: the name of each direction, "forward" or "reverse".
     """
@@ -79,7 +79,7 @@ class GateTrace(Gates):
 
         Raises:
             SpecError: path is not the name of a file.
-            OSError: it cannot be written; what was there before stays.
+            OSError: the file cannot be written. An existing file stays as it is.
         """
         write_files([(file_path("path", path), files.writer(self))])
 
@@ -88,9 +88,9 @@ class GateTrace(Gates):
         """Load a trace from a file of `save`.
 
         Raises:
-            FormatError: it is not such a file.
+            FormatError: the file is not from `save`.
             SpecError: path is not the name of a file.
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
         """
         return files.read(file_path("path", path), cls)
 
@@ -102,23 +102,23 @@ class GateTrace(Gates):
         direction: str | None = None,
         against: Gates | None = None,
     ) -> str:
-        """Return an HTML page that shows one row, alone or compared with another run.
+        """Return an HTML page that shows one row, optionally compared with another run.
 
-        The page needs nothing but a browser. Over about 5 million numbers of a run, it holds means of a few
-        steps each, and says so.
+        The page needs only a browser. A run with more than about 5 million numbers is shown as means of a few
+        steps each, and the page says so.
 
         Args:
             path: the file to write. Default: None (write nothing).
             row: the row.
-            direction: "forward" or "reverse". Default: None (all that there are).
+            direction: "forward" or "reverse". Default: None (all directions).
             against: the trace of another call, to compare with.
 
         Returns:
             the page.
 
         Raises:
-            SpecError: there is no such row or direction, path is not the name of a file, or the two do not
-                fit.
+            SpecError: there is no such row or direction, path is not the name of a file, or the two traces do
+                not match.
             OSError: the file cannot be written.
         """
         from onegru.drawing.page import page

@@ -36,11 +36,11 @@ from onegru.models.random_inputs import random_call
 from onegru.operators.schema import CANONICAL_AXES, Role
 from onegru.system.atomic_write import naming, write_files
 
-_SIZES = ((7, 4), (1, 1))  # (T, B) of the random inputs where the target does not fix them
+_SIZES = ((7, 4), (1, 1))  # (T, B) of the random inputs if the target does not fix them
 
 _IN_FLOAT32 = "OpenVINO computes float64 models in float32 between the layers; the tolerance allows for that"
 
-_Slot = tuple[Role, int]  # a role, and the layer's number where each layer has its own
+_Slot = tuple[Role, int]  # a role, and the layer's index for roles that each layer has
 
 
 def convert_layers(
@@ -73,7 +73,7 @@ def read(path: Path) -> GRU | Stack | Model:
 
 
 def _check(source: GRU | Stack, made: GRU | Stack | Model) -> list[Comparison]:
-    """Run source and target on random inputs, lengths among them if the target takes any."""
+    """Run source and target on random inputs, including lengths if the target takes them."""
     runs = [_run_both(source, made, *sizes) for sizes in reversed(_SIZES)]
     return [merged(items) for items in zip(*runs, strict=True)]
 

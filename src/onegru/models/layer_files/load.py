@@ -79,7 +79,7 @@ def load_layers(
 
 
 def left_out(file: Opened, grus: Collection[str] = (), keras_version: str | None = None) -> tuple[str, ...]:
-    """The tensors of a checkpoint, or layers of a Keras model, that are no part of its GRUs."""
+    """Return the tensors of a checkpoint, or layers of a Keras model, that do not belong to its GRUs."""
     return format_of(file).left_out(file, grus, keras_version)
 
 

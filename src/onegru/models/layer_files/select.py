@@ -160,7 +160,7 @@ def _why_no_chain(model: Model) -> str:
 
 
 def _is_bare(model: Model) -> bool:
-    """Whether a model is only one GRU. It need then not run, which would need known shapes."""
+    """Whether a model is only one GRU. Then it need not run, which would require known shapes."""
     if len(model.gru_nodes) != 1 or model.other_node_count:
         return False
     node = model.gru_nodes[0].step

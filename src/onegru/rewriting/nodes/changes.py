@@ -63,7 +63,7 @@ class RewriteOptions:
 class Change(NamedTuple):
     """A row of `CHANGES`."""
 
-    #: Whether it is requested and has an effect on a node.
+    #: Whether the change is requested and has an effect on a node.
     is_requested: Callable[[Scope, GruNodeConfig, RewriteOptions], object]
     #: Adds nodes and a description to the draft; returns the GRU nodes that remain.
     apply: Callable[[Draft, GruNodeConfig, RewriteOptions], list[GruNodeConfig]]

@@ -210,7 +210,7 @@ class _Expansion:
     # The steps
 
     def _unrolled(self, index: int, weights: _Weights, state: str, products: str) -> tuple[str, str]:
-        """Like `_scan`, with unrolled steps."""
+        """Return the same as `_scan`, with unrolled steps."""
         T, masks, scores = self.steps or 1, self.masks, self.scores
         nodes = _Body(self.scope, f"{self.config.base}/{index}", self.dtype, self.H)
         names = [f"XW_{t}" for t in range(T)]

@@ -49,7 +49,7 @@ class GruNodeConfig:
     stated: Mapping[str, object]  # the attributes in the file
     inputs: Mapping[str, str]  # names of the present inputs, by the specification's names
     outputs: Mapping[str, str]  # names of the present outputs, by the specification's names
-    # what the scores of an AUGRU node do, "openvino" or "dien"; None for a GRU node
+    # the equation of an AUGRU node's attention, "openvino" or "dien"; None for a GRU node
     attention: str | None = None
 
     def with_names(

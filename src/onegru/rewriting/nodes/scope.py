@@ -113,7 +113,7 @@ class Scope(Values):
 
 
 class Draft:
-    """New nodes in place of one node.
+    """New nodes that replace one node.
 
     Args:
         scope: the graph of the nodes.
@@ -122,7 +122,7 @@ class Draft:
     Attributes:
         nodes: the new nodes before the GRU nodes that remain, in order.
         after: the new nodes after them, in order.
-        dropped: outputs of Transposes that the GRU node now has itself.
+        dropped: outputs of Transposes that the GRU node's layout replaces.
         done: descriptions of the changes.
     """
 
@@ -152,7 +152,7 @@ class Draft:
         self.after.insert(0, self._node(kind, inputs, [output], f"{what}/{kind}", attributes))
 
     def folded(self, kind: str, inputs: Sequence[str], what: str, **attributes: Any) -> str:
-        """Like `op`, but return a constant if all inputs are constants."""
+        """Do the same as `op`, but return a constant if all inputs are constants."""
         arrays = [self.scope.constant(name) for name in inputs]
         if any(array is None for array in arrays):
             return self.op(kind, inputs, what, **attributes)
