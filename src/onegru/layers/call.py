@@ -79,7 +79,7 @@ def execute(
     Y, Y_h = outputs.get("Y"), outputs.get("Y_h")
     if Y is not None and Y_h is not None and overlap(Y, Y_h):
         raise SpecError.of("out", "Y and Y_h overlap; must not")
-    # Plain arrays, because engines read memory, and memory maps are not different there.
+    # As plain arrays: engines only read memory, so memory maps need no special case.
     views = {role: np.asarray(array) for role, array in outputs.items()}
     copies = {
         role: np.empty(view.shape, view.dtype)

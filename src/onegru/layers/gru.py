@@ -161,8 +161,8 @@ class GRU(_native.Caller):
             activation_storage: as in `GRU`.
             flush_subnormals: as in `GRU`.
 
-        SpecError: the weights do not match the spec, or an argument is invalid.
-            SpecError: the weights do not fit the spec, or an argument is invalid.
+        Raises:
+            SpecError: the weights do not match the spec, or an argument is invalid.
         """
         if not isinstance(weights, Weights):
             raise SpecError.of("weights", f"{shown(weights)}; must be Weights")
