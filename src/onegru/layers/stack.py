@@ -284,10 +284,10 @@ class StackStream:
             stream.reset(rows)
 
     def step(self, x: ArrayLike, *, rows: ArrayLike | None = None, out: Array | None = None) -> Array:
-        """Run one step with x [B, I], or [n, I] with `rows`, and return the last layer's state.
+        """Run one step, and return the last layer's state.
 
         Args:
-            x: the inputs, of the layers' type.
+            x: the inputs [B, I], or [n, I] with `rows`, of the layers' type.
             rows: indices of the rows that take the step, each at most once. Default: None (all rows).
             out: the array for the state. Default: None (a new array).
 
