@@ -43,7 +43,7 @@ class IrDocument:
     def write(self, path: Path) -> None:
         """Write the .bin, then the .xml."""
         weights = path.with_suffix(".bin")
-        if Path(os.path.realpath(path)).with_suffix(".bin") != Path(os.path.realpath(weights)):
+        if _without_links(path).with_suffix(".bin") != _without_links(weights):
             raise SpecError(
                 f"{path}: not written: a link to one file of an IR would leave its other file unchanged; "
                 "must be a regular .xml and .bin, or links to the .xml and the .bin of one IR"
@@ -56,3 +56,11 @@ class IrDocument:
         root = copy.deepcopy(self._content[0])
         show_states(path, root, self.weights)
         return ir_graph(path, root, self.weights)
+
+
+def _without_links(path: Path) -> Path:
+    """Return the file that a path leads to, which need not exist; raise OSError for a loop of links."""
+    try:
+        return Path(os.path.realpath(path, strict=True))
+    except FileNotFoundError:
+        return Path(os.path.realpath(path))
