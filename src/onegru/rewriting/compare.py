@@ -55,7 +55,6 @@ def check_result(
     fronts: dict[str, dict[str, str]] = {}
     changed: Source | None = None
     if written is not None and graph.file is not None:
-        # These imports are local, because an IR does not need onnx.
         from onegru.formats.onnx.validate import Source, parse_file
         from onegru.rewriting.in_front import values_in_front, with_outputs
 
