@@ -37,7 +37,7 @@ def check_shape(
     words = {**_TERMS, **(terms or {})}
     wanted = [1 if axis == "1" else sizes.get(axis) for axis in axes]
     if not fits(shape, wanted):
-        must = f"[{', '.join(words[axis] for axis in axes)}]"
+        must = f"[{', '.join(words.get(axis, axis) for axis in axes)}]"
         if any(want is not None for want in wanted):
             must += f" = [{', '.join('any' if want is None else str(want) for want in wanted)}]"
         rank = "" if len(shape) == len(axes) else f"rank {len(shape)}, "
