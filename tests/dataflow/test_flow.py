@@ -274,5 +274,5 @@ def test_bodies_take_from_around() -> None:
     ops = [Op("Mul", ("h", "k"), ("s",)), Op("Add", ("s", "w"), ("y",))]
     inner = plain_flow(ops, ["h"], ["y"], k=np.ones(1))
     op = Op("Loop", ("n", "", "x"), ("z",), {}, {"body": inner})
-    assert set(op.taken()) == {"n", "x", "w"}
+    assert set(op.reads()) == {"n", "x", "w"}
     assert inner.free() == {"w"}
