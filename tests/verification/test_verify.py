@@ -101,7 +101,7 @@ def test_a_node_that_is_asked_alone(tmp_path: Path) -> None:
     found = verified(save(tmp_path, chain(clip=0.25)), feeds(), mutants.Shy())
     fault = fault_of(found)
     assert (fault.node, fault.diagnosis) == ("GRU_1", "clip were ignored")
-    assert only(found).reason == "found by running the node alone"
+    assert only(found).reason == "found by running the node separately"
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -109,7 +109,7 @@ def test_a_difference_that_goes_when_it_is_looked_for(tmp_path: Path) -> None:
     found = verified(save(tmp_path, chain(clip=0.25)), feeds(), mutants.Shifty())
     fault = fault_of(found)
     assert (fault.node, fault.diagnosis) == ("GRU_1", "clip were ignored")
-    assert only(found).reason == "found by running the node alone"
+    assert only(found).reason == "found by running the node separately"
 
 
 @pytest.mark.usefixtures("in_this_process")
