@@ -1,7 +1,7 @@
 # A fresh clone needs Python 3.11 or newer, GCC 11 or Clang 14 or newer, and make; the rest is installed into .venv.
 #   make run PYTHON=python3.12    another interpreter (run `make clean` first)
 #   make run ARGS="--help"        arguments for the example
-#   make run TARGETS=all          the kernels for every CPU, as wheels have them, not for this one's SIMD target alone
+#   make run TARGETS=all          the kernels for every CPU, as wheels have them, not only for this one's SIMD target
 #   make test PYTEST_ARGS="-x"    arguments for pytest
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -48,10 +48,10 @@ def measure_paced(record: Record, threads: int, peers: Sequence[str], options: N
                     turn = workers[name].ask(do="window", seconds=seconds, pause=pause * 1e-3)
                     calls[name] += turn["nanoseconds"]
                     idle[name] += [turn["idle"]] if pause else []
-            told = ""
+            shares = ""
             for name in able:
                 results[name]["median"] = float(np.median(calls[name])) * 1e-9
                 if idle[name]:
                     results[name]["idle"] = float(np.mean(idle[name]))
-                    told += f"; {name}'s idle helpers use {results[name]['idle']:.1%}"
-            record.add({"peers": results}, shown(results) + told)
+                    shares += f"; {name}'s idle helpers use {results[name]['idle']:.1%}"
+            record.add({"peers": results}, shown(results) + shares)

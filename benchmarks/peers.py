@@ -158,7 +158,7 @@ def torch(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepared:
     import torch
 
     if not case.linear_before_reset:
-        raise NotImplementedError("torch.nn.GRU has reset after alone")
+        raise NotImplementedError("torch.nn.GRU has only reset after")
     torch.set_num_threads(threads)
     s = case.shape
     module = torch_gru(s, arrays)

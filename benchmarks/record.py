@@ -62,7 +62,7 @@ class Record:
     def _gone(self) -> float:
         return (time.monotonic() - self._began) / 60
 
-    def add(self, figures: Entry, told: str) -> None:
+    def add(self, figures: Entry, summary: str) -> None:
         """Store the results of the last key, and print them with the remaining time."""
         self.document["entries"].append(self._key | figures)
         self.write()
@@ -70,7 +70,7 @@ class Record:
         minutes = max(0, min(gone / self._number * (self._total - self._number), self._minutes - gone))
         name = ", ".join(f"{k} {v}" for k, v in self._key.items() if k not in ("case", "kind", "H"))
         place = f"{self.document['part']} {self._number}/{self._total}, {minutes:.1f} min left"
-        print(f"{place}:  {self._key['case']}{', ' if name else ''}{name}:  {told}", flush=True)
+        print(f"{place}:  {self._key['case']}{', ' if name else ''}{name}:  {summary}", flush=True)
 
     def write(self) -> None:
         part = self.path.with_suffix(".part")

@@ -28,7 +28,7 @@ from benchmarks.page.machines import (
 )
 from benchmarks.page.pictures import draw_curves, draw_rows
 from benchmarks.page.story import rows_of, story
-from benchmarks.page.tables import beside, drawn, paced, rows, table, targets, ways, whole
+from benchmarks.page.tables import busy, drawn, paced, rows, table, targets, ways, whole
 from benchmarks.page.targets import verdicts
 from benchmarks.scoring import scored
 from benchmarks.turns import ROOT
@@ -43,7 +43,7 @@ _PARTS = {
     "whole": "whole models",
     "ways": "weight encodings",
     "paced": "calls with pauses",
-    "beside": "busy machine",
+    "busy": "busy machine",
     "drawn": "random shapes",
     "scoring": "data sets",
 }
@@ -106,7 +106,7 @@ def _tables(machines: Machines, folder: Path) -> list[str]:
         for threads, limits in parts.get("tables", {"limits": {}})["limits"].items():
             lines += table(of_kind(parts, "tables", "case", threads), threads, limits)
         curves = _curves(name) if (folder / _curves(name)).exists() else ""
-        lines += [*whole(parts), *ways(parts), *scored(parts), *paced(parts), *beside(parts)]
+        lines += [*whole(parts), *ways(parts), *scored(parts), *paced(parts), *busy(parts)]
         lines += [*drawn(parts, curves), *rows(parts)]
     return lines
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.beside import measure_beside
+from benchmarks.busy import measure_busy
 from benchmarks.drawn import AGAINST, measure_drawn, measure_rows
 from benchmarks.limits import cache_shares, least_seconds
 from benchmarks.models.cases import CASES, Case
@@ -33,7 +33,7 @@ from benchmarks.whole import WHOLE, WHOLE_CASES, exact
 
 #: Whether OpenVINO's default precision is bfloat16.
 HAS_AMX = "amx_bf16" in Path("/proc/cpuinfo").read_text()
-PARTS = ("tables", "whole", "ways", "paced", "beside", "drawn")
+PARTS = ("tables", "whole", "ways", "paced", "busy", "drawn")
 
 
 def applies(name: str, case: Case) -> bool:
@@ -108,13 +108,17 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="only whole models, which PyTorch makes")
     parser.add_argument("--ways", action="store_true", help="only whole models by ways of carrying weights")
     parser.add_argument("--paced", action="store_true", help="only calls with a pause before each")
-    parser.add_argument("--beside", action="store_true", help="only calls beside busy processes, unpinned")
+    parser.add_argument(
+        "--busy", action="store_true", help="only calls under load from busy processes, unpinned"
+    )
     parser.add_argument("--drawn", action="store_true", help="only drawn shapes, and every number of rows")
     parser.add_argument("--count", type=int, default=300, help="of drawn shapes; default 300")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn; default 0")
     parser.add_argument("--minutes", type=float, default=3.0, help="of --ways; default 3")
     parser.add_argument("--threads", default="1,2", help="of tables and drawn shapes; default 1,2")
-    parser.add_argument("--peers", default="", help=f"beside onegru; default: all, on drawn shapes {AGAINST}")
+    parser.add_argument(
+        "--peers", default="", help=f"compared with onegru; default: all, on drawn shapes {AGAINST}"
+    )
     parser.add_argument("--rounds", type=int, help="turns; default 7")
     parser.add_argument(
         "--block", type=float, help="seconds of a turn; default 0.12, half of it on drawn shapes"
@@ -138,8 +142,8 @@ def main() -> None:
     print(json.dumps(here))
     for part in [part for part in PARTS if getattr(options, part)] or PARTS:
         record = Record(options.out / f"{part}.json", settings, here, options.resume)
-        if part == "beside":
-            measure_beside(record, options)
+        if part == "busy":
+            measure_busy(record, options)
             continue
         for threads in counts:
             if part == "tables":
@@ -150,8 +154,8 @@ def main() -> None:
                 measure_ways(record, threads, options.minutes / len(counts), options)
                 for key, pairs in way_ratios({"ways": record.document}, str(threads)).items():
                     ratios = [ratio for ratio, _ in pairs]
-                    told = f"lowest {ratios[0]:.2f}, geometric mean {mean_of(ratios):.2f}"
-                    print(f"{way_words(*key)}, threads {threads}, {len(ratios)} models: {told}")
+                    summary = f"lowest {ratios[0]:.2f}, geometric mean {mean_of(ratios):.2f}"
+                    print(f"{way_words(*key)}, threads {threads}, {len(ratios)} models: {summary}")
             elif part == "paced":
                 measure_paced(
                     record, threads, ["onegru", *(p for p in wanted or found if p in OTHERS)], options

@@ -35,7 +35,7 @@ I, H = 32, 64
 SHORTEST, MEDIAN, LONGEST, SPREAD = 5, 35, 200, 0.8  # lognormal lengths
 FILE_ROWS, GROUP_ROWS = 50_000, 10_000
 SAMPLE = 50_000  # rows that fit into memory, for the other contenders
-PASSES = 3  # passes of the layers, of which the fastest counts
+PASSES = 3  # passes of the layers; the fastest counts
 CHECKED = 200
 
 #: The targets: at least this fraction of the layers' speed, in at most this many bytes of memory.
@@ -117,12 +117,12 @@ def score_turn(folder: Path, out: Path, threads: int) -> Entry:
     options = ["--keep", "id", "--json", "--threads", str(threads)]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.read())
+        result = json.loads(process.stdout.read())
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
     cpu = usage.ru_utime + usage.ru_stime
-    return {"rows": told["rows"], "seconds": told["seconds"], "memory": usage.ru_maxrss << 10, "cpu": cpu}
+    return {"rows": result["rows"], "seconds": result["seconds"], "memory": usage.ru_maxrss << 10, "cpu": cpu}
 
 
 def stack_turn(folder: Path, out: Path, threads: int) -> Entry:
@@ -242,7 +242,7 @@ def padded(rows: list[Array]) -> Array:
 
 TURNS: dict[str, Callable[[Path, Path, int], Entry]] = {
     "onegru score": score_turn,
-    "layers alone": stack_turn,
+    "layers only": stack_turn,
     "onnxruntime, in memory": memory_turn,
     "onnxruntime, files": files_turn,
 }
@@ -277,13 +277,15 @@ def check(folder: Path, out: Path) -> float:
 def measure(folder: Path, rows: int, threads: int, rounds: int) -> Iterator[tuple[str, Entry]]:
     """Yield each turn's name and result; contenders are interleaved."""
     data, out = folder / "in", folder / "out"
-    alone = turn("layers alone", data, out, threads)
-    numbers = dict.fromkeys(TURNS, round(alone["batch"])) | dict.fromkeys(
-        ("onegru score", "layers alone"), threads
+    stacked = turn("layers only", data, out, threads)
+    numbers = dict.fromkeys(TURNS, round(stacked["batch"])) | dict.fromkeys(
+        ("onegru score", "layers only"), threads
     )
     for name in ("onegru score", "onnxruntime, in memory"):
         turn(name, data, out, numbers[name])
-    print(f"largest error of {CHECKED} rows: {check(data, out):.1e}; batches of {round(alone['batch'])} rows")
+    print(
+        f"largest error of {CHECKED} rows: {check(data, out):.1e}; batches of {round(stacked['batch'])} rows"
+    )
     for _ in range(rounds):
         for name in TURNS:
             yield name, turn(name, data, out, numbers[name])
@@ -350,7 +352,7 @@ def scored_figures(entry: Entry) -> tuple[float, float, float]:
     """Return the fraction of the layers' speed, the speed-up over ONNX Runtime, and bytes of memory."""
     rates = entry["rates"]
     ours = rates["onegru score"]
-    return ours / rates["layers alone"], ours / rates["onnxruntime, in memory"], entry["memory"]
+    return ours / rates["layers only"], ours / rates["onnxruntime, in memory"], entry["memory"]
 
 
 def scored(parts: Parts) -> list[str]:

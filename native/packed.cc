@@ -128,8 +128,8 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
   // AMX reads some bytes past the end of a panel, and so past the last matrix, where channels and biases are stored.
   const bool suits_amx = spec.storage == ElementType::kInt8 && AmxCanMultiply(geometry_);
   const std::size_t bytes_after_last_matrix = 2 * channel_bytes(1, H) + bx_bytes + bn_bytes;
-  const std::size_t slack_of_amx = suits_amx && bytes_after_last_matrix < amx::kBytesBehind
-                                       ? RoundUp(amx::kBytesBehind - bytes_after_last_matrix)
+  const std::size_t slack_of_amx = suits_amx && bytes_after_last_matrix < amx::kBytesReadPastPanel
+                                       ? RoundUp(amx::kBytesReadPastPanel - bytes_after_last_matrix)
                                        : 0;
   bytes_ = spec.D * each + slack_of_amx;
   memory_ = AllocateAligned(bytes_);

@@ -52,7 +52,7 @@ struct Workspace {
   Buffer scratch;
   std::vector<std::int32_t> order;
   unsigned next_sweep_parity = 0;
-  bool taken = false;
+  bool is_in_use = false;
 };
 
 thread_local Workspace t_workspace;
@@ -61,10 +61,10 @@ thread_local Workspace t_workspace;
 class WorkspaceLoan {
  public:
   WorkspaceLoan() : lent_(&t_workspace) {
-    if (lent_->taken) lent_ = (nested_ = std::make_unique<Workspace>()).get();
-    lent_->taken = kIsReturned;
+    if (lent_->is_in_use) lent_ = (nested_ = std::make_unique<Workspace>()).get();
+    lent_->is_in_use = kIsReturned;
   }
-  ~WorkspaceLoan() { lent_->taken = false; }
+  ~WorkspaceLoan() { lent_->is_in_use = false; }
   WorkspaceLoan(const WorkspaceLoan&) = delete;
   WorkspaceLoan& operator=(const WorkspaceLoan&) = delete;
 
@@ -299,8 +299,8 @@ std::size_t CallerBytes(const Packed& packed, const Plan& plan) {
 }
 
 // Runs a call on this thread. memory: `each` bytes (CallerBytes) for each interleaved direction.
-void RunAlone(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
-              unsigned char* memory, std::size_t each) {
+void RunSerially(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
+                 unsigned char* memory, std::size_t each) {
   const DefaultFloatMode mode;
   const auto item = [&](std::size_t d, unsigned char* at) { return WorkItemOf(packed, call, plan, order, d, at); };
   if (plan.interleave_directions) return KernelOf(packed).run_pair(item(0, memory), item(1, memory + each));
@@ -397,14 +397,14 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     return t_pool_probe.IsDue() ? std::clamp<std::size_t>(pool->threads, 1, kMaxThreads) : 1;
   };
   // Helpers may be late, and they have no memory for saved gates.
-  const bool is_alone = flops < kFlopsToShareCall || loan.is_nested() || call.gates.data != nullptr;
-  const std::size_t allowed = is_alone ? 1 : std::min(most(), UsefulThreads(flops));
+  const bool needs_one_thread = flops < kFlopsToShareCall || loan.is_nested() || call.gates.data != nullptr;
+  const std::size_t allowed = needs_one_thread ? 1 : std::min(most(), UsefulThreads(flops));
   const Plan plan = MakePlan(*packed, call, allowed);
   if (plan.threads() == 1) {
     OrderByLength(call, (*loan).order);
     const std::size_t each = CallerBytes(*packed, plan);
-    return RunAlone(*packed, call, plan, (*loan).order,
-                    (*loan).scratch.AtLeast((plan.interleave_directions ? 2 : 1) * each), each);
+    return RunSerially(*packed, call, plan, (*loan).order,
+                       (*loan).scratch.AtLeast((plan.interleave_directions ? 2 : 1) * each), each);
   }
   CallJob& job = t_jobs.Next();
   job.Prepare(packed, call, plan);

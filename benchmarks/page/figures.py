@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.beside import CONTENDERS, SPINNING
+from benchmarks.busy import CONTENDERS, SPINNING
 from benchmarks.drawn import AGAINST
 from benchmarks.limits import least_seconds
 from benchmarks.models.cases import Case
@@ -20,7 +20,7 @@ __all__ = [
     "OTHERS",
     "Entry",
     "Parts",
-    "beside_ratio",
+    "busy_ratio",
     "drawn_ratios",
     "drawn_summary",
     "drawn_threads",
@@ -119,7 +119,7 @@ def of_kind(parts: Parts, part: str, kind: str, threads: str = "") -> list[Entry
     return [e for e in entries if e["kind"] == kind and (not threads or str(e["threads"]) == threads)]
 
 
-def beside_ratio(entry: Entry, kind: str) -> float:
+def busy_ratio(entry: Entry, kind: str) -> float:
     """Return the default's median or mean divided by the best of the others; infinity without a result."""
     found = times(entry, list(CONTENDERS), kind)
     mine = found.pop("default", math.inf)

@@ -79,7 +79,7 @@ def _merged(earlier: Entry | None, later: Entry) -> Entry:
         return later
 
     def key(entry: Entry) -> tuple[Any, ...]:
-        return tuple(entry.get(name) for name in ("kind", "case", "threads", "beside", "pace"))
+        return tuple(entry.get(name) for name in ("kind", "case", "threads", "load", "pace"))
 
     entries = {key(entry): entry for entry in [*earlier["entries"], *later["entries"]]}
     return later | {"entries": list(entries.values()), "limits": earlier["limits"] | later["limits"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.beside import CONTENDERS
+from benchmarks.busy import CONTENDERS
 from benchmarks.drawn import AGAINST, ROWS_STEPS
 from benchmarks.models.cases import MOST_FLOPS, SIZES
 from benchmarks.page.figures import (
@@ -12,7 +12,7 @@ from benchmarks.page.figures import (
     OTHERS,
     Entry,
     Parts,
-    beside_ratio,
+    busy_ratio,
     drawn_summary,
     drawn_threads,
     falls,
@@ -28,10 +28,10 @@ from benchmarks.page.figures import (
     whole_times,
     whole_words,
 )
-from benchmarks.page.targets import BESIDE_TARGET, FALL_TARGET, LOWEST, verdicts
+from benchmarks.page.targets import BUSY_TARGET, FALL_TARGET, LOWEST, verdicts
 from benchmarks.turns import AGAIN
 
-__all__ = ["beside", "drawn", "paced", "rows", "table", "targets", "ways", "whole"]
+__all__ = ["busy", "drawn", "paced", "rows", "table", "targets", "ways", "whole"]
 
 _SUMMARY = "lowest | 5 % | median | geometric mean"
 
@@ -169,9 +169,9 @@ def paced(parts: Parts) -> list[str]:
     return [*lines, ""] if entries else []
 
 
-def beside(parts: Parts) -> list[str]:
+def busy(parts: Parts) -> list[str]:
     names = " | ".join(f"{name} median | mean" for name in CONTENDERS)
-    entries = of_kind(parts, "beside", "beside")
+    entries = of_kind(parts, "busy", "busy")
     lines = [
         "### Busy machine",
         "",
@@ -192,10 +192,10 @@ def beside(parts: Parts) -> list[str]:
             for name in CONTENDERS
             for kind in ("median", "mean")
         ]
-        found = [beside_ratio(entry, kind) for kind in ("median", "mean")]
-        verdict = "reached" if max(found) <= BESIDE_TARGET else "missed"
+        found = [busy_ratio(entry, kind) for kind in ("median", "mean")]
+        verdict = "reached" if max(found) <= BUSY_TARGET else "missed"
         lines.append(
-            f"| {entry['case'].split()[0]} | {load_words(entry['beside'])} | {' | '.join(cells)} "
+            f"| {entry['case'].split()[0]} | {load_words(entry['load'])} | {' | '.join(cells)} "
             f"| {found[0]:.2f} | {found[1]:.2f} | {verdict} |"
         )
     return [*lines, ""] if entries else []

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from benchmarks.beside import LOOPS
+from benchmarks.busy import LOOPS
 from benchmarks.drawn import AGAINST
 from benchmarks.models.cases import Case, Shape
 from benchmarks.models.decomposed import FUSED_TARGETS
@@ -15,7 +15,7 @@ from benchmarks.page.figures import (
     OTHERS,
     Entry,
     Parts,
-    beside_ratio,
+    busy_ratio,
     drawn_summary,
     drawn_threads,
     falls,
@@ -34,7 +34,7 @@ from benchmarks.page.figures import (
 from benchmarks.scoring import SCORING_TARGETS, scored_figures
 
 __all__ = [
-    "BESIDE_TARGET",
+    "BUSY_TARGET",
     "FALL_TARGET",
     "LIMITS",
     "LOWEST",
@@ -50,7 +50,7 @@ DRAWN_MEANS = (2.2, 2.6)  # of random shapes, on one thread and on two
 SMALL_STEPS, TINY = 5.0, 3.3  # the lowest ratio of single steps of H ≤ 64, and of tiny layers
 BFLOAT16 = 1.7  # with 16-bit weights, H ≥ 1024
 FALL_TARGET, FALL_SIZE = 0.08, 256  # upper bound: the drop of GFLOP/s from B to B + 1, for this H
-BESIDE_TARGET = 1.3  # upper bound: the default's time over the better of one thread and ONNX Runtime
+BUSY_TARGET = 1.3  # upper bound: the default's time over the better of one thread and ONNX Runtime
 WHOLE_MEANS = {"onnx": (1.25, 1.2), "ir": (1.6, 1.8), "ir, reshaped": (1.6, 1.8)}
 FROM_PEERS = 3e-4  # seconds on one thread from which calls after pauses must be as fast as the baseline's
 HELPED, HELPED_FROM = 1.5, 1e-3  # the speed-up by two threads, from this many seconds on
@@ -139,7 +139,7 @@ def is_small_step(shape: Shape) -> bool:
 
 def verdicts(parts: Parts) -> list[Verdict]:
     """Return all targets for which these results have the needed data."""
-    kinds = (_tuned_mean, _tables, _drawn, _whole, _ways, _scoring, _paced, _beside)
+    kinds = (_tuned_mean, _tables, _drawn, _whole, _ways, _scoring, _paced, _busy)
     return [verdict for kind in kinds for verdict in kind(parts)]
 
 
@@ -228,13 +228,13 @@ def _ways(parts: Parts) -> Iterator[Verdict]:
 
 def _paced(parts: Parts) -> Iterator[Verdict]:
     for pace in [pace for pace, (pause, _) in PAUSES.items() if pause]:
-        alone, helped = (
+        single, helped = (
             {e["case"]: e for e in of_kind(parts, "paced", "paced", threads) if e["pace"] == pace}
             for threads in ("1", "2")
         )
         against, gains = [], []
-        for case in alone.keys() & helped.keys():
-            one, two = (times(found[case], ["onegru"]).get("onegru", math.inf) for found in (alone, helped))
+        for case in single.keys() & helped.keys():
+            one, two = (times(found[case], ["onegru"]).get("onegru", math.inf) for found in (single, helped))
             against += [ratio(helped[case], [AGAINST])] if one >= FROM_PEERS else []
             gains += [one / two] if HELPED_FROM <= one < math.inf else []
         name = f"calls {pace}"
@@ -258,15 +258,15 @@ def _scoring(parts: Parts) -> Iterator[Verdict]:
         )
 
 
-def _beside(parts: Parts) -> Iterator[Verdict]:
-    for neighbour in LOOPS:
-        members = [e for e in of_kind(parts, "beside", "beside") if e["beside"] == neighbour]
+def _busy(parts: Parts) -> Iterator[Verdict]:
+    for load in LOOPS:
+        members = [e for e in of_kind(parts, "busy", "busy") if e["load"] == load]
         for kind in ("median", "mean") if members else ():
-            highest = max(beside_ratio(e, kind) for e in members)
+            highest = max(busy_ratio(e, kind) for e in members)
             yield Verdict(
-                f"load: {load_words(neighbour)}, highest {kind}",
+                f"load: {load_words(load)}, highest {kind}",
                 "default",
-                BESIDE_TARGET,
+                BUSY_TARGET,
                 highest,
                 most=True,
             )

@@ -10,7 +10,7 @@ from docs.generate.markdown import code, table
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases, quantized_cases
 from onegru.conformance.factors import all_factors_of, factors_of
-from onegru.conformance.report.data import alone, features_of
+from onegru.conformance.report.data import features_of, only_level
 from onegru.conformance.results import STATUSES, Outcome, RuntimeResults, Status, read_results
 
 #: The file that `make conformance` writes.
@@ -24,7 +24,7 @@ def coverage() -> str:
     """Number of cases of each operator."""
     rows = []
     for name, own in _by_operator().items():
-        single = sum(len(case.choices) == 0 or alone(case) is not None for case in own)
+        single = sum(len(case.choices) == 0 or only_level(case) is not None for case in own)
         factors = factors_of(own[0].operator)
         levels = sum(len(factor.levels) for factor in factors.values())
         rows.append([name, *map(str, (len(factors), levels, single, len(own) - single, len(own)))])
@@ -81,7 +81,7 @@ def _feature_rows() -> Iterator[Sequence[str]]:
     before = ""
     for factor, level in features_of(all_cases()):
         own = [case for case in all_cases() if case.choices.get(factor) == level]
-        single = [case for case in own if alone(case) == (factor, level)]
+        single = [case for case in own if only_level(case) == (factor, level)]
         label = level if factor == before else f"**{factor}** {level}"
         before = factor
         yield [label, *(_cell(result, single, own) for result in _results())]
@@ -109,8 +109,8 @@ def _header(first: str) -> list[str]:
     return found
 
 
-def _taken(result: RuntimeResults) -> set[str]:
-    """Operators of which the runtime passes the case without unusual levels."""
+def _passed_operators(result: RuntimeResults) -> set[str]:
+    """Operators whose case without unusual levels the runtime passes."""
     return {name for name, own in _by_operator().items() if _number(_outcomes(result, own[:1]), "passes")}
 
 
@@ -134,8 +134,8 @@ def _cell(result: RuntimeResults, single: Sequence[Case], own: Sequence[Case]) -
     if not every:
         return "–"
     passing = _number(every, "passes")
-    taken = [case for case in single if str(case.operator) in _taken(result)]
-    found = _outcomes(result, taken) or _outcomes(result, single)
+    passed = [case for case in single if str(case.operator) in _passed_operators(result)]
+    found = _outcomes(result, passed) or _outcomes(result, single)
     marks = "".join(MARKS[status] for status in STATUSES if _number(found, status))
     if passing == len(every):
         return marks or f"{passing}/{len(every)}"

@@ -58,7 +58,7 @@ int main(int count, char** arguments) {
   }
 
   void *environment = nullptr, *options = nullptr, *session = nullptr;
-  Check(api, Call<3>(api, 3, "example", &environment));             // CreateEnv; 3: errors alone
+  Check(api, Call<3>(api, 3, "example", &environment));             // CreateEnv; 3: only errors
   Check(api, Call<301>(api, environment, "onegru", arguments[2]));  // RegisterExecutionProviderLibrary
   void* const* devices = nullptr;
   std::size_t found = 0;

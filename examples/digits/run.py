@@ -192,7 +192,7 @@ def by_provider() -> Engine:
 
 
 def by_onnxruntime() -> Engine:
-    """A session of ONNX Runtime's alone."""
+    """A session of ONNX Runtime without onegru."""
     return of_session(["CPUExecutionProvider"])
 
 

@@ -52,7 +52,7 @@ class Tagger(nn.Module):  # type: ignore[misc, unused-ignore]
         self.head = nn.Linear(256, BASES)
 
     def forward(self, counts: Tensor, bases: Tensor) -> Tensor:
-        """The loss of counts [T, B, 10] of which bases [T, B] are behind."""
+        """The loss of counts [T, B, 10], drawn from bases [T, B]."""
         logits = self.head(self.gru(counts)[0])
         return nn.functional.cross_entropy(logits.flatten(0, 1), bases.flatten())
 
@@ -98,7 +98,7 @@ class LoopedAUGRU(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 class Recommender(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Whether a user takes an item, from the items taken before."""
+    """Whether a user accepts an item, from the items accepted before."""
 
     def __init__(self, augru: Callable[[int, int], nn.Module]) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Recommender(nn.Module):  # type: ignore[misc, unused-ignore]
         self.evolution = augru(2 * EMBEDDING, 2 * EMBEDDING)
         self.head = nn.Sequential(nn.Linear(4 * EMBEDDING, 32), nn.ReLU(), nn.Linear(32, 1))
 
-    def forward(self, history: Tensor, item: Tensor, taken: Tensor) -> Tensor:
+    def forward(self, history: Tensor, item: Tensor, accepted: Tensor) -> Tensor:
         """The loss of histories [T, B], offered items [B] and answers [B]."""
 
         def embed(items: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class Recommender(nn.Module):  # type: ignore[misc, unused-ignore]
         attention = torch.softmax((interests * offered).sum(2), 0)
         last = self.evolution(interests, attention)[1][0]
         logits = self.head(torch.cat((last, offered), 1))[:, 0]
-        return nn.functional.binary_cross_entropy_with_logits(logits, taken)
+        return nn.functional.binary_cross_entropy_with_logits(logits, accepted)
 
 
 def visits(draw: torch.Generator) -> Batch:
@@ -128,9 +128,9 @@ def visits(draw: torch.Generator) -> Batch:
     moves = (torch.rand((T, B), generator=draw) < 0.05).cumsum(0)
     category = (torch.randint(CATEGORIES, (B,), generator=draw) + 7 * moves) % CATEGORIES
     anything = torch.randint(ITEMS // CATEGORIES, (T + 1, B), generator=draw) * CATEGORIES
-    taken = torch.rand(B, generator=draw) < 0.5
+    accepted = torch.rand(B, generator=draw) < 0.5
     other = (category[-1] + torch.randint(1, CATEGORIES, (B,), generator=draw)) % CATEGORIES
-    return anything[:T] + category, anything[T] + torch.where(taken, category[-1], other), taken.float()
+    return anything[:T] + category, anything[T] + torch.where(accepted, category[-1], other), accepted.float()
 
 
 # --- a recurrent policy, whose episodes end inside a sequence: 32 -> 128

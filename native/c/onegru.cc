@@ -43,10 +43,10 @@ struct onegru_layer {
 struct onegru_stream {
   std::shared_ptr<const Packed> packed;
   std::size_t rows;
-  AlignedBytes memory;  // for calls, state and taken
+  AlignedBytes memory;  // for calls, state and is_listed
   StreamCalls calls;
-  unsigned char* state;  // [rows, H] in the compute type
-  unsigned char* taken;  // [rows]: whether the call has listed the row
+  unsigned char* state;      // [rows, H] in the compute type
+  unsigned char* is_listed;  // [rows]: whether the call has listed the row
 
   std::size_t row_bytes() const { return packed->spec().H * ComputedSize(packed->spec().type); }
 };
@@ -418,10 +418,10 @@ onegru_status onegru_stream_run(onegru_stream* stream, size_t T, const int32_t* 
     std::size_t distinct = 0;
     for (; distinct < n; ++distinct) {
       const std::int32_t at = row[distinct];
-      if (at < 0 || static_cast<std::size_t>(at) >= stream->rows || stream->taken[at] != 0) break;
-      stream->taken[at] = 1;
+      if (at < 0 || static_cast<std::size_t>(at) >= stream->rows || stream->is_listed[at] != 0) break;
+      stream->is_listed[at] = 1;
     }
-    for (std::size_t i = 0; i < distinct; ++i) stream->taken[row[i]] = 0;
+    for (std::size_t i = 0; i < distinct; ++i) stream->is_listed[row[i]] = 0;
     if (distinct != n) return FailOf("row", "must be different rows of the stream");
   }
   if (T == 0 || call.B == 0) return ONEGRU_OK;  // the state does not change

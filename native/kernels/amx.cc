@@ -122,9 +122,9 @@ ONEGRU_TILES void MultiplyAs(const Block& b) {
   // Prefetches an equal part of the next bytes with each tile of inputs.
   const std::int8_t* next = b.next;
   const std::int8_t* const end = next + b.next_bytes;
-  const std::size_t beside = b.next_bytes / ((b.words + kInputs / 4 - 1) / (kInputs / 4)) + 63;
+  const std::size_t part = b.next_bytes / ((b.words + kInputs / 4 - 1) / (kInputs / 4)) + 63;
   const auto fetch = [&]() ONEGRU_TILES {
-    const std::int8_t* const to = end - next < static_cast<std::ptrdiff_t>(beside) ? end : next + beside;
+    const std::int8_t* const to = end - next < static_cast<std::ptrdiff_t>(part) ? end : next + part;
     for (; next < to; next += 64) __builtin_prefetch(next, 0, 2);
   };
 #define ONEGRU_MULTIPLY(i)                                    \

@@ -16,7 +16,7 @@ inline constexpr std::size_t kRows = 16;      // the most rows of a tile
 inline constexpr std::size_t kChannels = 16;  // channels of a tile: the units of a panel
 inline constexpr std::size_t kInputs = 64;    // int8 inputs of a tile
 inline constexpr std::size_t kTiles = 6;      // tiles of sums; one more is for inputs, one for weights
-inline constexpr std::size_t kBytesBehind = (kInputs - 4) * 3 * kChannels;  // after a panel with three gates
+inline constexpr std::size_t kBytesReadPastPanel = (kInputs - 4) * 3 * kChannels;  // with three gates
 
 // A product of tiles of inputs with panels of gates. It has inputs · panels · gates tiles of sums, at most kTiles.
 struct Block {
@@ -37,8 +37,8 @@ struct Block {
 
 // Configures this thread's tiles for `rows` rows, until Release.
 void Configure(std::size_t rows);
-// Computes the sums. In int8, it reads up to kInputs - 4 inputs after each panel (kBytesBehind bytes), and multiplies
-// them by the zeros of the inputs.
+// Computes the sums. In int8, it reads up to kInputs - 4 inputs after each panel (kBytesReadPastPanel bytes), and
+// multiplies them by the zeros of the inputs.
 void Multiply(const Block& block);
 #if ONEGRU_AMX
 // Releases this thread's tiles, if it has any.

@@ -174,17 +174,17 @@ class ConstantWeights::Pass {
     std::vector<const ort::ValueInfo*> waiting{value};
     double bytes = 0, most = kFree;
     while (!waiting.empty()) {
-      const ort::ValueInfo* const taken = waiting.back();
+      const ort::ValueInfo* const source = waiting.back();
       waiting.pop_back();
-      if (taken == nullptr) continue;
-      if (IsConstant(api_, taken)) {
-        const ort::Value* const tensor = Initializer(api_, taken);
+      if (source == nullptr) continue;
+      if (IsConstant(api_, source)) {
+        const ort::Value* const tensor = Initializer(api_, source);
         if (tensor == nullptr) return nullptr;
-        if (constants.emplace(NameOf(api_, taken), tensor).second)
+        if (constants.emplace(NameOf(api_, source), tensor).second)
           most += kTimes * static_cast<double>(BytesOf(api_, tensor));
         continue;
       }
-      const ort::Node* const node = Producer(taken);
+      const ort::Node* const node = Producer(source);
       if (node == nullptr || !IsCarrier(node)) return nullptr;
       if (!makers.insert(node).second) continue;
       for (const ort::ValueInfo* const given : Outputs(api_, node)) {

@@ -24,12 +24,12 @@ using ValueHandle = std::shared_ptr<ort::Value>;
 
 // A weight that nodes compute from constants.
 struct ComputedWeight {
-  ValueHandle value;            // null after all readers have packed it
-  std::set<std::string> users;  // inputs of GRU nodes
-  std::set<std::string> taken;  // users whose nodes have packed it
-  bool is_ambiguous = false;    // another input has the same key
+  ValueHandle value;             // null after all readers have packed it
+  std::set<std::string> users;   // inputs of GRU nodes
+  std::set<std::string> packed;  // users whose nodes have packed it
+  bool is_ambiguous = false;     // another input has the same key
 
-  bool IsNeeded() const { return is_ambiguous || taken.size() != users.size(); }
+  bool IsNeeded() const { return is_ambiguous || packed.size() != users.size(); }
 };
 
 class ConstantWeights {

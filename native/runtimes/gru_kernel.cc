@@ -166,7 +166,7 @@ class GruKernel : public ort::Kernel {
     };
     Release = [](ort::Kernel* self) { delete static_cast<GruKernel*>(self); };
     PrePackWeight = [](ort::Kernel* self, const ort::Value*, int index, ort::Allocator*, void*, bool* is_packed) {
-      *is_packed = static_cast<GruKernel&>(*self).HasTaken(index);
+      *is_packed = static_cast<GruKernel&>(*self).HasPacked(index);
       return static_cast<ort::Status*>(nullptr);
     };
     api.Check(ort::KernelInfo_GetInputCount(api.api, info, &input_count_));
@@ -210,11 +210,11 @@ class GruKernel : public ort::Kernel {
     if (!are_known || !weights[0].is_given || !weights[1].is_given) return;
     packed_ = Pack(weights);
     if (!IsObserved())
-      for (const auto& [key, weight] : found) weight->taken.insert(key);
+      for (const auto& [key, weight] : found) weight->packed.insert(key);
   }
 
   // Whether an input is a packed constant that ONNX Runtime may free.
-  bool HasTaken(int input) const {
+  bool HasPacked(int input) const {
     return packed_ != nullptr && !IsObserved() && (input == kW || input == kR || input == kB);
   }
   bool IsObserved() const { return options_.observer != 0 || options_.reference; }
@@ -262,7 +262,7 @@ class GruKernel : public ort::Kernel {
       const ForkLock lock;
       known.swap(computed);  // the old value is freed after the lock is released
     }
-    if (has_changed && !has_told_.test_and_set()) {
+    if (has_changed && !has_warned_.test_and_set()) {
       std::size_t bytes = 0;
       for (const Tensor& tensor : tensors) bytes += tensor.is_given ? tensor.bytes() : 0;
       Warn(place_ + "W, R, B: are not the same in each run; their " + std::to_string(bytes) +
@@ -346,7 +346,7 @@ class GruKernel : public ort::Kernel {
   std::shared_ptr<const Packed> packed_;                 // null if a weight is not constant
   bool is_constant_[3] = {};                             // of W, R and B
   mutable std::shared_ptr<const Computed> computed_[2];  // [1]: fixed or small weights; protected by ForkLock
-  mutable std::atomic_flag has_told_;
+  mutable std::atomic_flag has_warned_;
 };
 
 }  // namespace

@@ -304,7 +304,7 @@ void CheckNewWorker() {
 // --- forks
 
 // Checks that a fork waits for a helper in a window, so that no window is open in the child.
-void CheckForkBesideWindow() {
+void CheckForkDuringWindow() {
   const Problem p = MakeProblem(LargeProblem(0));
   SetNumThreads(2);
   g_events.wakes_all = true;
@@ -473,7 +473,7 @@ void CheckThreads(std::size_t target, std::size_t problems) {
   CheckNewWorker();
   CheckMembers();
   CheckRoom();
-  CheckForkBesideWindow();
+  CheckForkDuringWindow();
 }
 
 void CheckCalls(std::size_t calls) {

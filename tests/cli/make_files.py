@@ -76,7 +76,7 @@ def make_torch() -> None:
     import openvino
     import torch
 
-    for name in torch_modules():  # each by itself, as it may write steps down behind another one
+    for name in torch_modules():  # each by itself, as it may write steps down after another one
         subprocess.run([sys.executable, "-m", "tests.cli.make_files", "dynamo", name], check=True)
         _export("legacy", name, torch_modules()[name])
     for name, module in torch_modules().items():
@@ -101,7 +101,7 @@ def make_torch() -> None:
 
 
 def _without_places(path: Path) -> None:
-    """Leave out of an archive from which lines of which files its operators come."""
+    """Remove the source files and lines of operators from an archive."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist() if not name.endswith(".debug_pkl")}
     with zipfile.ZipFile(path, "w") as archive:

@@ -135,7 +135,7 @@ BAD_ARGUMENTS = {
     ),
     "seed": (["run", "gru.onnx", "--random", "x"], "--random"),
     "negative seed": (["run", "gru.onnx", "--random", "-1"], "--random"),
-    "dim alone": (
+    "dim without random": (
         ["run", "gru.onnx", "-i", "x.npy", "--dim", "seq=1"],
         "has no effect here; it applies to inputs that --random draws",
     ),
@@ -151,7 +151,7 @@ BAD_ARGUMENTS = {
         ["run", "gru.onnx", "--random", "0", "--dim", "seq=1", "--dim", "batch=1", "--dim", "time=2"],
         "'time'; must be an open dimension of an input: 'batch', 'seq'",
     ),
-    "dims alone": (
+    "dims without random": (
         ["run", "gru.onnx", "-i", "x.npy", "--dims", "1"],
         "--dims: has no effect here; it applies to inputs that --random",
     ),
@@ -232,7 +232,7 @@ def test_bad_arguments(cli: Cli, case: str) -> None:
     assert files() == before
 
 
-# ---- the command itself, in a process of its own
+# ---- the command itself, in a separate process
 
 
 def test_script(cli: Cli) -> None:
@@ -312,7 +312,7 @@ def test_script_in_a_terminal_without_arrows(cli: Cli) -> None:
 @pytest.mark.parametrize("loaded", ["/onnx/", "/onnxruntime/"])
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 3.0])
 def test_script_that_is_interrupted(cli: Cli, loaded: str, seconds: float) -> None:
-    """While modules are imported, some of which would lose it, and while the model runs: always one line."""
+    """While modules are imported, where some would lose it, and while the model runs: always one line."""
     command = [str(SCRIPT), "bench", write_gru(), "--random", "0", "--dims", "2", "--rounds", "1000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and loaded not in Path(f"/proc/{process.pid}/maps").read_text():

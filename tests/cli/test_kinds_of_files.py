@@ -108,8 +108,8 @@ def truth(path: Path, given: Mapping[str, Array]) -> dict[str, Array]:
     if path.suffix == ".xml":
         named = [info.name for info in onegru.load(path).outputs]
         return dict(zip(named, by_openvino(path, given), strict=False))  # those of states come last
-    taken = {item.name for item in onnx.load(path).graph.input}
-    return onnxruntime_results(with_data(path), {key: item for key, item in given.items() if key in taken})
+    used = {item.name for item in onnx.load(path).graph.input}
+    return onnxruntime_results(with_data(path), {key: item for key, item in given.items() if key in used})
 
 
 def by_openvino(path: Path, given: Mapping[str, Array]) -> list[Array]:
@@ -285,7 +285,7 @@ def refusals(slow: bool) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "command"), refusals(slow=True))
-def test_refused_behind_measurements(name: str, command: str, folder: Path, cli: Cli) -> None:
+def test_refused_after_measurements(name: str, command: str, folder: Path, cli: Cli) -> None:
     test_refused(name, command, folder, cli)
 
 

@@ -81,7 +81,7 @@ def counted() -> Iterator[tuple[Counter[str], Counter[str]]]:
 
 
 def followed(operator: str, dtype: int, **attributes: Any) -> onnx.ModelProto:
-    """The model of a GRU, with another operator behind it."""
+    """The model of a GRU, with another operator after it."""
     model = onnx.load("gru.onnx")
     model.graph.node.append(helper.make_node(operator, ["Y"], ["Z"], **attributes))
     model.graph.output.append(helper.make_tensor_value_info("Z", dtype, None))

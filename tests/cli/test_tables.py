@@ -210,7 +210,7 @@ def test_times_have_units_that_suit_them(cli: Cli) -> None:
 
 @pytest.mark.parametrize("attention", [False, True])
 def test_an_ir_is_timed_in_openvino(cli: Cli, attention: bool) -> None:
-    """Beside onegru, on the same inputs; OpenVINO reads no AUGRU."""
+    """Compared with onegru, on the same inputs; OpenVINO reads no AUGRU."""
     pytest.importorskip("openvino")
     onegru.save_layers(make_gru(attention=attention), "m.xml")
     found = cli("bench", "m.xml", "--random", 0, "--dims", 3, "--rounds", 1, "--json").document()

@@ -44,18 +44,18 @@ def test_there_are_enough_and_not_too_many() -> None:
 
 
 @pytest.mark.parametrize("operator", KIT_OPERATORS, ids=str)
-def test_every_level_stands_alone(operator: Operator) -> None:
-    alone = {tuple(case.choices.items()) for case in CASES if case.operator is operator}
+def test_every_level_has_a_case_with_only_it(operator: Operator) -> None:
+    present = {tuple(case.choices.items()) for case in CASES if case.operator is operator}
     for factor in factors_of(operator).values():
         for level in list(factor.levels)[1:]:
             both = {"direction": "bidirectional"} if factor.name.endswith("backward") else {}
             more = {"g": "ThresholdedRelu"} if level == "at threshold" else {}
-            assert tuple((both | {factor.name: level} | more).items()) in alone, (factor.name, level)
+            assert tuple((both | {factor.name: level} | more).items()) in present, (factor.name, level)
 
 
 @pytest.mark.parametrize("operator", KIT_OPERATORS, ids=str)
 def test_every_pair_of_levels_occurs(operator: Operator) -> None:
-    """Counted by hand, from the cases alone."""
+    """Counted by hand, from only the cases."""
     factors = {name: factor for name, factor in factors_of(operator).items() if name not in APART}
     levels = [(name, level) for name, factor in factors.items() for level in factor.levels]
     wanted = {

@@ -56,7 +56,7 @@ def test_without_a_tolerance_it_has_to_be_equal() -> None:
 
 
 @pytest.mark.parametrize("got", [0.0, np.inf, -np.inf])
-def test_nan_equals_nan_alone(got: float) -> None:
+def test_nan_equals_only_nan(got: float) -> None:
     assert compared([np.nan], [0.0], [np.nan]).status == "passes"
     assert compared([np.nan], [1.0], [got]).status == "differs"
     assert compared([0.5], [1.0], [np.nan]).status == "differs"

@@ -149,14 +149,14 @@ def test_ir_cases_in_onegru(kit: Path) -> None:
 def test_what_a_case_says(kit: Path) -> None:
     case = next(case for case in CASES if case.choices and str(case.operator) == "GRU-14")
     (folder,) = (path for path in entries(kit, "onnx") if path.name == f"test_{case.name}")
-    told = json.loads((folder / "case.json").read_text())
-    assert (told["checks"], told["source"], told["features"]) == (
+    description = json.loads((folder / "case.json").read_text())
+    assert (description["checks"], description["source"], description["features"]) == (
         case.checks,
         case.source,
         dict(case.choices),
     )
-    assert told["attributes"] == case.attributes and told["operator"] == "GRU-14"
-    assert told["inputs"]["X"] == {"type": case.dtype, "shape": list(case.inputs["X"].shape)}
+    assert description["attributes"] == case.attributes and description["operator"] == "GRU-14"
+    assert description["inputs"]["X"] == {"type": case.dtype, "shape": list(case.inputs["X"].shape)}
     assert {path.name for path in folder.iterdir()} == {
         *("model.onnx", "test_data_set_0", "case.json", "data.json", "expected.npz", "tolerance.npz")
     }

@@ -48,7 +48,7 @@ FAULTS = {
     "r not clipped": (f"activate(f, {R})", f"activate(f, {R[5:-1]})"),
     "n not clipped, reset after": (f"activate(g, {AFTER})", f"activate(g, {AFTER[5:-1]})"),
     "n not clipped, reset before": (f"activate(g, {BEFORE})", f"activate(g, {BEFORE[5:-1]})"),
-    "clip above alone": ("np.clip(x, -spec.clip, spec.clip)", "np.minimum(x, spec.clip)"),
+    "clip only above": ("np.clip(x, -spec.clip, spec.clip)", "np.minimum(x, spec.clip)"),
     "clip before the biases": (Z, "clip(Xt @ w.Wz + H @ w.Rz) + w.Wbz + w.Rbz"),
     "reset after without Rb": (AFTER, AFTER.replace(" + w.Rbh", "")),
     "reset after without Wb": (AFTER, AFTER.replace(" + w.Wbh", "")),
@@ -71,8 +71,8 @@ FAULTS = {
     "first activations in both directions": ("spec.activations[d]", "spec.activations[0]"),
     "first weights in both directions": ("weights[d]", "weights[0]"),
     "no direction backwards": ("(spec.reversed_directions)", "([False] * spec.num_directions)"),
-    "backwards from the last step of all": ("lengths[rows] - 1 - taken", "T - 1 - np.full(len(rows), taken)"),
-    "backwards in the places of processing": ("Y[t, d, rows] = H[rows]", "Y[taken, d, rows] = H[rows]"),
+    "backwards from the last step of all": ("lengths[rows] - 1 - done", "T - 1 - np.full(len(rows), done)"),
+    "backwards in the places of processing": ("Y[t, d, rows] = H[rows]", "Y[done, d, rows] = H[rows]"),
     "lengths ignored": ("np.full(B, T) if problem.sequence_lens is None", "np.full(B, T) if True"),
     "a length of 0 keeps its first state": ("H[lengths == 0] = 0", "pass"),
     "Y in the padding": ("        Y[...] = 0", "        Y[...] = 1"),
@@ -121,8 +121,8 @@ def faulty(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     (name,) = [name for name, text in SOURCES.items() if old in text]  # else the reference has changed
     mistaken = run_source(name, SOURCES[name].replace(old, new)).__dict__
     module = run_source("reference", SOURCE.replace(old, new))
-    taken = {"activations": "ACTIVATIONS", "elementary": "NumpyElementary"}
-    module.__dict__.update({taken[name]: mistaken[taken[name]]} if name in taken else {})
+    class_names = {"activations": "ACTIVATIONS", "elementary": "NumpyElementary"}
+    module.__dict__.update({class_names[name]: mistaken[class_names[name]]} if name in class_names else {})
     yield module
     for name in SOURCES:
         sys.modules.pop(f"faulty_{name}", None)

@@ -98,7 +98,7 @@ def rules(runtime: str, reasons: list[str]) -> list[Rule]:
 
 
 def is_extreme(case: Case, runtime: str) -> bool:
-    """Whether the arrays alone make the runtime fail, as the table's module says."""
+    """Whether the arrays are enough to make the runtime fail, as the table's module says."""
     if "0" in (case.level("seq_length"), case.level("batch_size")):
         return True
     names = {case.level(name) for name in ("f", "g", "f backward", "g backward")}

@@ -29,13 +29,15 @@ def right(case: Case) -> Mapping[str, Array]:
 
 
 def test_what_is_right_passes() -> None:
-    told: list[tuple[int, int]] = []
-    found = try_runtime(right, NAMES, name="theirs", version="2", progress=lambda *step: told.append(step))
+    reported: list[tuple[int, int]] = []
+    found = try_runtime(
+        right, NAMES, name="theirs", version="2", progress=lambda *step: reported.append(step)
+    )
     assert found.summary() == f"{len(NAMES)} passed" and found.label == "theirs 2"
-    assert told == [(done, len(NAMES)) for done in range(1, len(NAMES) + 1)]
+    assert reported == [(done, len(NAMES)) for done in range(1, len(NAMES) + 1)]
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_what_is_wrong_is_reported() -> None:
     """A number, a name and an exception; the arrays that a runtime gave are kept."""
 
     def wrong(case: Case) -> Mapping[str, Array]:

@@ -220,7 +220,7 @@ def test_a_case_catches_it(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gru_of(case: Case, inputs: Any) -> dict[str, Array]:
-    """The node alone on other inputs."""
+    """Only the node, on other inputs."""
     layer = onegru.GRU.from_canonical(case.lowered.spec, case.lowered.weights)
     return dict(apply(layer, case.lowered.ports, inputs, dict.fromkeys(case.outputs)))
 

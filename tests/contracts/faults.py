@@ -269,7 +269,7 @@ def _inside(part: str) -> None:
         if held <= 0:
             break
     assert given and noticed, "nothing failed"
-    assert held <= 0, f"{held} blocks are left behind"
+    assert held <= 0, f"{held} blocks are left"
     result["allocations"], result["noticed"] = given, noticed
     if part not in ("provider", "provider in int8", "OpenVINO"):  # a child lacks their own threads
         result["threads"] = _in_children(faults, "threads", work, expected)

@@ -48,7 +48,7 @@ V1 = "12:cpuset:/other\n4:cpu,cpuacct:/a/b\n1:name=systemd:/a\n"
         ),
         ("0::/a/b\n", {"G/c/cpu.max": "200000 100000\n"}, 16),
         ("0::/a:b c\n", {"G/a:b c/cpu.max": "500000 100000\n"}, 5),
-        # in a container: the host's path, of which only the top is to be seen
+        # in a container: the host's path, with only its top visible
         ("0::/docker/1f\n", {"G/cpu.max": "200000 100000\n"}, 2),
         ("0::/../../x\n", {"G/cpu.max": "200000 100000\n", "sys/x/cpu.max": "100000 100000"}, 2),
         # version 1

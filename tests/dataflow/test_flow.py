@@ -191,7 +191,7 @@ def test_shapes_follow_the_operators() -> None:
     shape = given.shape(cut)  # onnx's inference knows no axis of it
     assert shape is not None and shape[:2] == ("dim:T", "dim:B") and isinstance(shape[2], str)
     bare = Flow(given.ops, given.inputs, given.outputs, given.constants, {"x": ("dim:T", "dim:B", 3)})
-    for name, shape in wanted.items():  # those of onnx's inference, and those that flows find alone
+    for name, shape in wanted.items():  # those of onnx's inference, and those that only flows find
         assert bare.shape(name) == shape
         found = given.shape(name)
         assert found is not None and len(found) == len(shape)
@@ -248,7 +248,7 @@ def test_replace_keeps_the_order_and_drops_what_is_dead() -> None:
     ]
     known = plain_flow(ops, ["x"], ["d"])
     replace_ops(known, [Op("Abs", ("k",), ("c",))], {"k": np.ones(2)})
-    assert names(known) == ["b", "c", "d"]  # Neg led to the old c alone
+    assert names(known) == ["b", "c", "d"]  # Neg led only to the old c
     assert [op.kind for op in known.ops] == ["Exp", "Abs", "Add"]
     found = known.constant("k")
     assert found is not None and known.producers["c"].kind == "Abs"
@@ -274,5 +274,5 @@ def test_bodies_take_from_around() -> None:
     ops = [Op("Mul", ("h", "k"), ("s",)), Op("Add", ("s", "w"), ("y",))]
     inner = plain_flow(ops, ["h"], ["y"], k=np.ones(1))
     op = Op("Loop", ("n", "", "x"), ("z",), {}, {"body": inner})
-    assert set(op.taken()) == {"n", "x", "w"}
+    assert set(op.reads()) == {"n", "x", "w"}
     assert inner.free() == {"w"}

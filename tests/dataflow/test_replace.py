@@ -25,8 +25,8 @@ def test_new_operators_follow_those_that_they_need() -> None:
     assert [op.kind for op in given.ops] == ["Neg", "Neg", "Exp", "Abs"]
 
 
-@pytest.mark.parametrize("taken", ["y", "v3"])
-def test_operators_that_depend_on_each_other_are_refused(taken: str) -> None:
+@pytest.mark.parametrize("input_name", ["y", "v3"])
+def test_operators_that_depend_on_each_other_are_refused(input_name: str) -> None:
     given = flow(chain(3).model())
     with pytest.raises(ValueError, match="operators depend on each other"):
-        replace_ops(given, [Op("Abs", (taken,), ("v2",))], {})
+        replace_ops(given, [Op("Abs", (input_name,), ("v2",))], {})

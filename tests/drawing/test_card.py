@@ -148,7 +148,7 @@ def test_long_texts_and_tables_are_cut() -> None:
     assert found.words[1:3] == ["b", "c"] and found.words[-1] == "… and 950 more"
 
 
-def test_cards_need_numpy_alone() -> None:
+def test_cards_need_only_numpy() -> None:
     code = """
         import numpy as np
         import onegru

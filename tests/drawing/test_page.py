@@ -113,7 +113,7 @@ def test_large_runs_are_held_as_means(monkeypatch: pytest.MonkeyPatch) -> None:
     data = data_of(text)
     assert data["stride"] == 3 and "each column is the mean of 3 steps" in data["notes"][0]
     got, spacing = numbers_of(data, 0)
-    np.testing.assert_allclose(got[0], [0.1, 0.4, 0.7, 0.9], atol=spacing)  # the last of one step alone
+    np.testing.assert_allclose(got[0], [0.1, 0.4, 0.7, 0.9], atol=spacing)  # the last of only one step
     assert data["views"][0]["runs"][0]["length"] == 10
 
 

@@ -47,8 +47,8 @@ def test_the_example_runs(tmp_path: Path) -> None:
     command = run_line[:3]
     done = subprocess.run(run_line, cwd=ROOT, check=True, capture_output=True, text=True)
     guide = (ROOT / "docs" / "guides" / "onnxruntime.md").read_text(encoding="utf-8")
-    told = re.search(r"blank image, `(.*?)`", guide)
-    assert told is not None and abs(float(told[1]) - float(done.stdout)) < 1e-5
+    result = re.search(r"blank image, `(.*?)`", guide)
+    assert result is not None and abs(float(result[1]) - float(done.stdout)) < 1e-5
     logits = next(iter(onegru.load(DIGITS).run({"rows": np.zeros((1, 8, 8), np.float32)}).values()))
     assert abs(float(done.stdout) - float(logits.sum(dtype=np.float64))) < 2e-6 * logits.size
     assert b"Py" not in subprocess.run(["nm", "-D", built], check=True, capture_output=True).stdout

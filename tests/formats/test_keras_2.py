@@ -242,7 +242,7 @@ def untold(tmp_path: Path) -> tuple[Path, list[Array]]:
 
 
 @pytest.mark.long
-def test_a_version_that_is_not_told(tmp_path: Path) -> None:
+def test_a_version_that_is_not_stored(tmp_path: Path) -> None:
     path, weights = untold(tmp_path)
     with pytest.raises(SpecError, match=r"keras_version: missing; must be given, such as '2\.3', .*x\.h5"):
         onegru.load_layers(path)
@@ -258,7 +258,7 @@ def test_a_version_that_is_not_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_version_that_is_told_otherwise(tmp_path: Path) -> None:
+def test_a_version_that_is_stored_otherwise(tmp_path: Path) -> None:
     weights = arrays(reset_after=False)
     path = write_h5(tmp_path / "x.h5", model(entry()), {"gru_1": named("gru_1", weights)}, "2.3.1")
     for version in ("2", "2.3", "2.3.1"):

@@ -1,4 +1,4 @@
-"""Files are told by their content: what each is called, what reads it, and what else can be done with it."""
+"""Files are recognized by their content: their names, readers and other uses."""
 
 from __future__ import annotations
 

@@ -226,13 +226,13 @@ def test_no_half_of_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exis
 @pytest.mark.parametrize("hidden", [H, H + 90, 1])
 def test_an_ir_that_is_replaced(tmp_path: Path, hidden: int) -> None:
     """Nothing of the earlier files is left."""
-    path, alone = tmp_path / "m.xml", tmp_path / "alone.xml"
+    path, single = tmp_path / "m.xml", tmp_path / "single.xml"
     onegru.save_layers(make_gru(0), path)
-    for target in (path, alone):
+    for target in (path, single):
         onegru.save_layers(make_gru(1, hidden=hidden), target)
-    assert {item.name for item in tmp_path.iterdir()} == {"m.xml", "m.bin", "alone.xml", "alone.bin"}
-    assert path.read_bytes() == alone.read_bytes()
-    assert path.with_suffix(".bin").read_bytes() == alone.with_suffix(".bin").read_bytes()
+    assert {item.name for item in tmp_path.iterdir()} == {"m.xml", "m.bin", "single.xml", "single.bin"}
+    assert path.read_bytes() == single.read_bytes()
+    assert path.with_suffix(".bin").read_bytes() == single.with_suffix(".bin").read_bytes()
 
 
 def bits(layer: GRU) -> tuple[bytes, ...]:
@@ -244,7 +244,7 @@ def bits(layer: GRU) -> tuple[bytes, ...]:
 
 
 def test_an_ir_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The .bin of another .xml is not taken for its own."""
+    """The .bin of another .xml is not mistaken for its own."""
     path = tmp_path / "m.xml"
     onegru.save_layers(make_gru(0), path)
     fromfile, times = np.fromfile, 0

@@ -136,7 +136,7 @@ def test_what_dynamic_quantization_has_packed(tmp_path: Path) -> None:
 
 
 def shared(writer: Writer, content: Any, number: int) -> tuple[Raw, Raw]:
-    """What is saved once, and taken again: a memo's entry, written and read."""
+    """What is saved once, and used again: a memo's entry, written and read."""
     return Raw(writer.part(content) + b"q" + bytes([number])), Raw(b"h" + bytes([number]))
 
 

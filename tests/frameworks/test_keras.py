@@ -299,7 +299,7 @@ def test_model_of_many() -> None:
 
 
 class Wrapped(keras.layers.Layer):  # type: ignore[misc,name-defined]
-    """A layer of its own with a GRU inside."""
+    """A custom layer with a GRU inside."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -313,7 +313,7 @@ class Wrapped(keras.layers.Layer):  # type: ignore[misc,name-defined]
 
 
 class Derived(keras.layers.GRU):  # type: ignore[misc,name-defined]
-    """A class of its own, which may compute anything."""
+    """A custom class, which may compute anything."""
 
 
 @pytest.mark.parametrize(
@@ -342,9 +342,9 @@ def test_saved_models(tmp_path: Path, file: str) -> None:
     layers = onegru.load_layers(tmp_path / file)
     assert list(layers) == ["encoder", "both", "stacked", "inner/deep"]
     expect_many(layers, model)
-    (alone,) = onegru.load_layers(tmp_path / file, name="both").values()
+    (single,) = onegru.load_layers(tmp_path / file, name="both").values()
     source = onegru.from_keras(model, name="both")
-    assert isinstance(alone, onegru.GRU) and isinstance(source, onegru.GRU) and same_weights(alone, source)
+    assert isinstance(single, onegru.GRU) and isinstance(source, onegru.GRU) and same_weights(single, source)
     with pytest.raises(SpecError, match="name: 'head'"):
         onegru.load_layers(tmp_path / file, name="head")
 

@@ -199,7 +199,7 @@ def exported(name: str, path: Path, *, dynamo: bool, is_open: bool) -> None:
 def in_chunks(
     path: Path, inputs: dict[str, Array], time: dict[str, int], sizes: list[int]
 ) -> dict[str, list[Array]]:
-    """Each output of each chunk, by ONNX Runtime and the file's metadata alone."""
+    """Each output of each chunk, by ONNX Runtime and only the file's metadata."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     document = json.loads(session.get_modelmeta().custom_metadata_map[STREAM_KEY])
     states = {

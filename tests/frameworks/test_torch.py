@@ -225,8 +225,8 @@ def test_checkpoints(tmp_path: Path, file: str, direction: str) -> None:
     read = layers[f"{outer}encoder.gru"]
     assert isinstance(read, onegru.Stack)
     assert all(same_weights(a, b) for a, b in zip(read.layers, first.layers, strict=True))
-    (alone,) = onegru.load_layers(path, name=f"{outer}decoder").values()
-    assert isinstance(alone, onegru.GRU) and same_weights(alone, second)
+    (single,) = onegru.load_layers(path, name=f"{outer}decoder").values()
+    assert isinstance(single, onegru.GRU) and same_weights(single, second)
     with pytest.raises(SpecError, match="name: no GRU 'nothing' in "):
         onegru.load_layers(path, name="nothing")
     with pytest.raises(SpecError, match="as an LSTM has"):

@@ -191,7 +191,7 @@ def test_state_dicts_are_refused(kind: str, cell: bool, tmp_path: Path) -> None:
         onegru.load(path)
 
 
-def test_beside_a_gru_that_is_plain(tmp_path: Path) -> None:
+def test_with_a_gru_that_is_plain(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     source = stack("forward", 1)
     plain = {name: torch.from_numpy(array) for name, array in onegru.to_torch_state_dict(source).items()}

@@ -1,4 +1,4 @@
-"""Other frameworks' forms, from arrays alone: none of the frameworks is needed here."""
+"""Other frameworks' forms, from only arrays: none of the frameworks is needed here."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ def test_torch_prefixes() -> None:
         onegru.from_torch(state, prefix="encoder")
     with pytest.raises(SpecError, match="4\\*hidden_size rows, as an LSTM has"):
         onegru.from_torch(state, prefix="lstm")
-    alone = {name: array for name, array in state.items() if not name.startswith("decoder")}
-    assert isinstance(onegru.from_torch(alone), onegru.GRU)
+    single = {name: array for name, array in state.items() if not name.startswith("decoder")}
+    assert isinstance(onegru.from_torch(single), onegru.GRU)
 
 
 def edited(**changes: Any) -> dict[str, Any]:
@@ -330,7 +330,7 @@ def test_flax_finds_the_cell() -> None:
         onegru.from_flax(two, prefix="c")
 
 
-def test_flax_cells_within_and_beside_params() -> None:
+def test_flax_cells_within_and_next_to_params() -> None:
     first, second = onegru.to_flax(layer(seed=3)), onegru.to_flax(layer())
     both = {"params": {"cell": first}, "cell": second}
     with pytest.raises(SpecError, match=r"'params.cell', 'cell'$"):

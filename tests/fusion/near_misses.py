@@ -27,7 +27,7 @@ _BOUND = 2e-3
 _BOUND_FLOAT64 = 1e-11
 # Up to where decomposed exponentials in float32 do not overflow yet.
 _SCALES = (1.0, 0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0)
-_BOUNDED = {"Sigmoid", "Tanh"}  # functions of which infinity makes numbers that the next step can take
+_BOUNDED = {"Sigmoid", "Tanh"}  # functions that map infinity to numbers that the next step can take
 _SHAKEN, _SHAKEN_FLOAT64 = (
     1e-6,
     1e-14,
@@ -174,7 +174,7 @@ def of_seed(seed: int) -> tuple[int, str, str]:
             "refused by ONNX Runtime" if is_foreign else "fault",
             "" if is_foreign else repr(error)[:500],
         )
-    return seed, "fault" if fault else "fused, the same outputs" if is_fused else "left alone", fault
+    return seed, "fault" if fault else "fused, the same outputs" if is_fused else "not fused", fault
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ T, I, H = 4, 3, 2
 
 
 def unrolled(start: float, *, state_first: bool, after: bool) -> Net:
-    """A layer of T steps of which all outputs are taken; the outputs begin with this number."""
+    """A layer of T steps whose outputs are all used; the outputs begin with this number."""
     net, step = Net(), Step(I, H, after=after)
     net.input("x", "rows", T, I)
     net.input("on", "rows", T, 1, dtype="bool")

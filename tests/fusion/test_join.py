@@ -191,7 +191,7 @@ def test_the_last_of_all_states_is_y_h() -> None:
     assert "Gather" not in kinds(model)
 
 
-def test_a_number_beside_all_states() -> None:
+def test_a_number_with_all_states() -> None:
     """What takes them as its second input takes no last slice of its first."""
     net = Net()
     net.input("x", T, B, I)

@@ -213,7 +213,7 @@ def test_operators_that_are_not_known_prove_nothing() -> None:
         compare(given, new, ONE)
 
 
-def test_numbers_that_overflow_are_taken_smaller() -> None:
+def test_numbers_that_overflow_are_made_smaller() -> None:
     """Comparisons make finite numbers of what has overflowed; log(1 + e^x) has where Softplus has not."""
     net = Net()
     net.input("x", 2, 3)
@@ -261,18 +261,18 @@ def test_operators_compute_in_float64() -> None:
         values.run(Op("Concat", ("a", "b"), ("d",), {"axis": 0}))
 
 
-def test_what_is_behind_a_shape_need_not_be_computed() -> None:
+def test_what_only_a_shape_needs_is_not_computed() -> None:
     """The zeros of a decoder's first state take the shape of what the model has computed before."""
     net = Net()
     net.input("x", 2, 4, 3)
     net.input("sizes", 2, dtype="int64")
     net.feeds["sizes"] = np.array([6, 4])
     before = net("Reshape", net("Tanh", net("Reshape", "x", "sizes")), net.ints(-1, 4, 3))
-    taken = net("Softmax", before, axis=2)
+    steps = net("Softmax", before, axis=2)
     rows = net("Slice", net("Shape", before), net.ints(0), net.ints(1), net.ints(0))
     state, step = net("Expand", net.const(0.0), net("Concat", rows, net.ints(2), axis=0)), Step()
     for t in range(4):
-        state = step(net, net("Gather", taken, net.const(t, "int64"), axis=1), state)
+        state = step(net, net("Gather", steps, net.const(t, "int64"), axis=1), state)
     net("Identity", state, output="y")
     net.output("y", ("B", 2))
     _, search = check_fused(net.model(), net.feeds)
@@ -280,7 +280,7 @@ def test_what_is_behind_a_shape_need_not_be_computed() -> None:
 
 
 @pytest.mark.parametrize("take", ["Gather", "Gather from the end", "Slice", "Slice from the end"])
-def test_open_axes_are_as_long_as_the_steps_that_are_taken(take: str) -> None:
+def test_open_axes_are_as_long_as_the_steps_that_are_read(take: str) -> None:
     net, step = Net(), Step(3, 2)
     x, state = net.input("x", "B", "T", 3, fill=9), net.input("h", "B", 2, fill=9)
     for t in range(9):

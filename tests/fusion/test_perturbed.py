@@ -43,7 +43,7 @@ PERTURBATIONS = [
 
 
 def from_zeros(after: bool, gate: str, at: int, kind: str, *bounds: float) -> Net:
-    """Three steps from zeros, of which one is perturbed in one gate."""
+    """Three steps from zeros; one is perturbed in one gate."""
     net = Net()
     X, h = net.input("X", 3, 40, 3), net.const(np.zeros((1, 2)))
     step, other = Step(after=after), Step(after=after)

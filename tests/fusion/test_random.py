@@ -36,12 +36,12 @@ pytest.importorskip("onnxruntime")
 
 Generator = np.random.Generator
 
-#: The reasons for which a drawn model may be left alone.
+#: The reasons for which a drawn model may stay unfused.
 AFFINE_RESET = "its candidate does not use the state"
 AT_ITS_BOUND = "its ThresholdedRelu is clipped at its threshold"
 NO_SWITCH = "masks steps, but its update gate cannot become 1"
 NO_PRODUCT = "its gates use values without a matmul"
-#: What a cell's parts are told by where one of the above is not the first to be looked at.
+#: What a cell's parts are recognized by where one of the above is not the first to be looked at.
 NO_BLEND = "the term added to the old state is not"
 NO_RESET = "uses the state"
 OTHER_GATES = "its gates are"
@@ -146,7 +146,7 @@ def check_reasons(case: Decomposed, search: Search) -> None:
 
 
 def is_limited(case: Decomposed) -> bool:
-    """Whether GRUs of a model, not first steps alone, may stay decomposed."""
+    """Whether GRUs of a model, not only first steps, may stay decomposed."""
     return drops_its_last_state(case) or any(
         reset_folds_away(gru)
         or begins_at_its_bound(gru)

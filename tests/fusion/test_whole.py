@@ -62,7 +62,7 @@ class Layer:
     Attributes:
         fill: what its outputs are where they are off.
         reads: whether its steps take the output of the step before.
-        last: whether its last output is taken.
+        last: whether its last output is used.
         holds: whether its outputs are those of the step before where they are off.
         other: the mask of its outputs; empty for that of its states.
         step: the class of its steps.
@@ -199,7 +199,7 @@ def test_other_outputs_stay_in_the_loop(fault: str) -> None:
     assert [item.direction for item in search.fused if item.form == "loop"] == ["reverse"]
 
 
-def test_rows_that_are_turned_by_their_own_lengths_are_turned_beside_the_node() -> None:
+def test_rows_that_are_turned_by_their_own_lengths_are_turned_outside_the_node() -> None:
     net = both_directions(lengths=True)
     given = {**feeds(MASKS["in the middle"]), "n": np.array([5, 3, 1])}
     model, search = check_fused(net.model(), given)

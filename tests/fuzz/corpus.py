@@ -62,7 +62,7 @@ def corpus(kind: str) -> tuple[Files, ...]:
 
 
 def _written(name: str, write: Callable[[Path], object]) -> Files:
-    """What a function writes to a path of this name, with the files beside it."""
+    """What a function writes to a path of this name, with the files next to it."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder) / name)
         found = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
@@ -114,7 +114,7 @@ def _onnx() -> list[Files]:
 
 
 def _bodies() -> ModelProto:
-    """An If before a GRU, a Loop behind it."""
+    """An If before a GRU, a Loop after it."""
     yes, no = (graph([node(name, ["X"], ["b"])], (), ["b"]) for name in ("Tanh", "Neg"))
     number, alive = value("i", "int64", []), value("alive", "bool", [])
     body = graph(
@@ -163,11 +163,11 @@ def _function() -> ModelProto:
 
 
 def _attention(whole: bool) -> ModelProto:
-    """Two GRUs with attention, which differ, alone or beside another node."""
-    taken = {name: name for name in ("X", "W", "R", "A")}
+    """Two GRUs with attention, which differ, with or without another node."""
+    names = {name: name for name in ("X", "W", "R", "A")}
     nodes = [
-        augru_node({**taken, "B": "B"}, {"Y": "Y"}, {"linear_before_reset": 1}, "first"),
-        augru_node({**taken, "sequence_lens": "lens"}, {"Y_h": "Z"}, {"direction": "reverse"}, "second"),
+        augru_node({**names, "B": "B"}, {"Y": "Y"}, {"linear_before_reset": 1}, "first"),
+        augru_node({**names, "sequence_lens": "lens"}, {"Y_h": "Z"}, {"direction": "reverse"}, "second"),
     ]
     nodes += [node("Tanh", ["Y"], ["out"])] if whole else []
     inputs = [_X, value("A", "float32", ["time", "batch", 1]), value("lens", "int32", ["batch"])]
@@ -177,7 +177,7 @@ def _attention(whole: bool) -> ModelProto:
 
 
 def _external(proto: ModelProto) -> Files:
-    """The same with its tensors in a file beside it."""
+    """The same with its tensors in a file next to it."""
     proto = ModelProto.FromString(proto.SerializeToString())
     data = b""
     for item in proto.graph.initializer:
@@ -212,7 +212,7 @@ def _xml() -> list[Files]:
 
 
 def _chain(path: Path) -> None:
-    """Layers for OpenVINO before and behind a GRU, lengths from a shape, a converted constant."""
+    """Layers for OpenVINO before and after a GRU, lengths from a shape, a converted constant."""
     ir = IrWriter()
     x = ir.parameter("x", "float32", f"?,?,{I}")
     relu = ir.layer("Relu", "relu", {}, [x])[0]
@@ -229,7 +229,7 @@ def _chain(path: Path) -> None:
     zero = ir.const("zero", np.array(0, np.float32))
     state = ir.layer("Broadcast", "state", numpy, [zero, shape], version="opset3")[0]
     W = ir.convert("W", ir.const("W16", numbers(1, 1, 3 * H, I).astype(np.float16)), "float32")
-    taken = [
+    gru_inputs = [
         relu,
         state,
         lens,
@@ -237,7 +237,7 @@ def _chain(path: Path) -> None:
         ir.const("R", numbers(2, 1, 3 * H, H)),
         ir.const("B", numbers(3, 1, 3 * H)),
     ]
-    Y, Ho = ir.gru("gru_sequence", "gru", {"hidden_size": H, "direction": "reverse"}, taken)
+    Y, Ho = ir.gru("gru_sequence", "gru", {"hidden_size": H, "direction": "reverse"}, gru_inputs)
     flags = {"transpose_a": "false", "transpose_b": "false"}
     ir.result(
         "out", ir.layer("MatMul", "head", flags, [Y, ir.const("V", numbers(4, H, 2))], names=["out"])[0]

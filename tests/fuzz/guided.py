@@ -1,6 +1,6 @@
 """What libFuzzer runs for a kind of file: a case is kept, and changed further, where it reaches new code.
 
-Its inputs are files as `tests.fuzz.mutate` changes them, behind a number that says how they are read.
+Its inputs are files as `tests.fuzz.mutate` changes them, after a number that says how they are read.
 """
 
 from __future__ import annotations

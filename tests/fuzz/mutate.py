@@ -1,6 +1,6 @@
 """Files that somebody broke, by accident or on purpose: in their bytes, or in what their format is made of.
 
-Each function draws what it changes from the random numbers alone, so that a seed gives the same file again.
+Each function draws what it changes only from the random numbers, so that a seed gives the same file again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`make fuzz`: broken files of every kind that is read, for a given time; faults are kept and printed.
 
-Whatever a file says, onegru reads it or refuses it with an error of its own: any other exception, a crash,
-more than 20 s or more than 1 GB of memory is a fault. Half of the time files are "drawn" from the seed alone,
+Whatever a file says, onegru reads it or refuses it with its own error: any other exception, a crash,
+more than 20 s or more than 1 GB of memory is a fault. Half of the time files are "drawn" from only the seed,
 so that each case can be run again; the other half they are "guided" by the code that those before them reach.
 
 `make fuzz-native` does the same to native code, by layers and nodes made of bytes.

@@ -37,7 +37,7 @@ def main() -> None:
     """Run libFuzzer; does not return."""
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["onegru"]):
-        sys.meta_path.insert(1, _PlainLoaders())  # behind atheris's own
+        sys.meta_path.insert(1, _PlainLoaders())  # after atheris's own
         import onegru
 
         for module in pkgutil.walk_packages(onegru.__path__, "onegru."):

@@ -1,4 +1,4 @@
-"""The guided half of `make fuzz` without libFuzzer: inputs, what reads them, and how figures are told."""
+"""The guided half of `make fuzz` without libFuzzer: inputs, what reads them, and how figures are reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_inputs_are_read_or_refused(kind: str, tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("kind", ["onnx", "xml"])
-def test_inputs_come_from_the_seed_alone_and_stay_short(kind: str) -> None:
+def test_inputs_come_only_from_the_seed_and_stay_short(kind: str) -> None:
     seed = guided.seeds(kind)[0]
     way, files = guided.unpacked(seed, kind)
     assert guided.packed(way, files) == seed
@@ -76,7 +76,7 @@ sys.exit(77)
 """
 
 
-def test_figures_and_faults_are_told(
+def test_figures_and_faults_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What reads the files: a process of its own that may crash, hang or take all of the memory it is allowed.
+"""What reads the files: a separate process that may crash, hang or take all of the memory it is allowed.
 
 A case is KIND:SEED:NUMBER. Cases come in on standard input, a line each, and so does the outcome go out.
 """
@@ -37,8 +37,8 @@ MEGABYTES = 1000
 # The folder of the package, as the frames of its functions name it.
 _PACKAGE = f"{Path(onegru.__file__).parent}{os.sep}"
 
-# How other libraries say that there is no memory. A file that makes them try is a fault, unless it is a model
-# of which the run computes sizes ("OpenVINO fails"): those are the model's own business.
+# How other libraries say that there is no memory. A file that makes them try is a fault, unless the run
+# of a model computes sizes ("OpenVINO fails"): those are the model's own business.
 _NO_MEMORY = re.compile(r"^(?!.* fails \().*(bad_alloc|allocate|[Nn]ot enough memory|out of memory)")
 
 
@@ -184,7 +184,7 @@ def _status(key: str) -> int:
 
 
 def _of_children() -> int:
-    """The most kB of memory that any child has taken so far."""
+    """The most kB of memory that any child has used so far."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 
 

@@ -50,7 +50,7 @@ def test_values_are_rounded_to_float32_first() -> None:
 
 
 def test_values_go_to_the_functions_that_take_them_in_order() -> None:
-    # LeakyRelu takes alpha alone, so beta's first value is Affine's.
+    # LeakyRelu takes only alpha, so beta's first value is Affine's.
     arguments: dict[str, Any] = {"X": -np.ones((1, 1, 1)), "W": np.ones((1, 3, 1)), "R": np.zeros((1, 3, 1))}
     Y, _ = onegru.gru(
         **arguments,

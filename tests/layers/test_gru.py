@@ -82,7 +82,7 @@ def test_attention_scales_the_update_gate() -> None:
     layer, plain = make(attention=True), make()
     X = draw(T, B, I)
     np.testing.assert_array_equal(layer(X, attention=np.zeros((T, B), np.float32))[0], plain(X)[0])
-    # With a score of 1 the update gate is shut: the state is the candidate alone.
+    # With a score of 1 the update gate is shut: the state is only the candidate.
     one = layer(X, attention=np.ones((T, B), np.float32))[0]
     assert not np.allclose(one, plain(X)[0])
     scores = draw(T, B)
@@ -450,7 +450,7 @@ def test_none_is_not_an_array() -> None:
     ("raised", "expected"),
     [(RuntimeError, SpecError), (MemoryError, MemoryError), (TimeoutError, TimeoutError)],
 )
-def test_what_a_tensor_raises_is_told_from_what_comes_from_elsewhere(
+def test_what_a_tensor_raises_is_distinguished_from_other_errors(
     raised: type[Exception], expected: type[Exception]
 ) -> None:
     """As the exception of a signal's handler, or want of memory: it keeps its type."""

@@ -229,7 +229,7 @@ def test_refusals(engine: str) -> None:
     make: Any = lambda W=weights.W, R=weights.R, **options: onegru.GRU(W, R, engine=engine, **options)  # noqa: E731
     for name, matrix in (("W", weights.W), ("R", weights.R)):
         switched = matrix.copy()
-        switched[0, 3, 2] = 1e30  # as masked steps become, beside which all others would be zeros
+        switched[0, 3, 2] = 1e30  # as masked steps become; with it, all others would be zeros
         with pytest.raises(
             onegru.SpecError, match=rf"^{name}: holds 1e\+30 as a mask weight.*must be stored as bfloat16"
         ):

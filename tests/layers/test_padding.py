@@ -57,7 +57,7 @@ def pack(sequences: list[Any], order: list[int] | None) -> Packed:
 
 
 @pytest.mark.parametrize("layout", [0, 1])
-def test_each_row_is_its_sequence_alone(layout: int) -> None:
+def test_each_row_is_its_sequence(layout: int) -> None:
     layer = make_gru(direction="bidirectional", layout=layout)
     X, lengths = onegru.pad(SEQUENCES, layout=layout)
     assert X.shape == ((6, 4, I), (4, 6, I))[layout] and X.flags.c_contiguous and X.dtype == np.float32

@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_large_state_is_refused_unread(tmp_path: Path) -> None:
-    """Zeros that take a thousand times the file's size: the header alone is read."""
+    """Zeros that take a thousand times the file's size: only the header is read."""
     path = npz(tmp_path / "state.npz", zipfile.ZIP_DEFLATED, _0=np.zeros((1 << 20, 8), np.float32))
     read: list[int] = []
     original = zipfile.ZipExtFile.read

@@ -228,13 +228,13 @@ def test_rows_that_do_not_step_stay(dtype: Any, engine: str) -> None:
     stream = layer.stream(B)
     stream.run(draw(2, B, I, dtype=dtype))
     before = stream.state
-    alone = layer.stream(2)
-    alone.state = before[[3, 1]]
+    pair = layer.stream(2)
+    pair.state = before[[3, 1]]
     x = draw(2, I, dtype=dtype, seed=5)
     out = np.empty((2, H), dtype)
     assert stream.step(x, rows=[3, 1], out=out) is out
-    assert_bits(out, alone.step(x))
-    assert_bits(stream.state[[3, 1]], alone.state)
+    assert_bits(out, pair.step(x))
+    assert_bits(stream.state[[3, 1]], pair.state)
     assert_bits(stream.state[[0, 2]], before[[0, 2]])
     after = stream.state
     assert stream.step(np.empty((0, I), dtype), rows=[]).shape == (0, H)
@@ -422,7 +422,7 @@ def test_repr() -> None:
     assert repr(make().stream(B)) == "Stream(4 rows, 3 → 5, float32)"
 
 
-def test_a_step_is_taken_whichever_way_it_is_asked_for() -> None:
+def test_a_step_runs_whichever_way_it_is_asked_for() -> None:
     """Native code takes `step(x, out=h)`; all other calls, and what it declines, are Python's."""
     layer = make()
     X = draw(6, B, I)

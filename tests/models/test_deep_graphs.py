@@ -28,7 +28,7 @@ def test_a_chain_is_run_inspected_searched_and_streamed(kind: str, tmp_path: Pat
     loaded = onegru.load(path, fuse=True)
     whole = loaded.run(FEEDS)
     assert "GRU" in str(onegru.inspect(path))
-    if kind == "arithmetic":  # sizes from which one is taken are not followed
+    if kind == "arithmetic":  # differences of sizes are not followed
         with pytest.raises(SpecError, match="time"):
             loaded.stream(rewrite=True)
         return

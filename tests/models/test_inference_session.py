@@ -161,7 +161,7 @@ def test_streams(tmp_path: Path) -> None:
     np.testing.assert_array_equal(seen["X"], np.maximum(X, 0))
 
 
-def test_a_node_that_takes_constants_alone_is_not_computed_by_onnxruntime(tmp_path: Path) -> None:
+def test_a_node_that_takes_only_constants_is_not_computed_by_onnxruntime(tmp_path: Path) -> None:
     """Which folds it, wrong for these activations, when a session is made."""
     attributes: dict[str, Any] = {"activations": ["HardSigmoid", "Affine"]}
     nodes = [gru("const", ["", "Y_h"], bias="B", name="g", **attributes), node("Add", ["Y_h", "a"], ["Z"])]
@@ -269,7 +269,7 @@ def test_an_augru_needs_no_function(external: bool, tmp_path: Path, monkeypatch:
     np.testing.assert_array_equal(np.concatenate(parts), wanted)
 
 
-def test_the_provider_alone_takes_an_augru_that_has_its_function(tmp_path: Path) -> None:
+def test_only_the_provider_takes_an_augru_that_has_its_function(tmp_path: Path) -> None:
     path, whole = augru(tmp_path), tmp_path / "whole.onnx"
     providers = [onegru.execution_provider.register(), "CPUExecutionProvider"]
     with pytest.raises(Exception, match="is not a registered function"):  # what the guide says of it

@@ -261,7 +261,7 @@ def test_progress(ours: Model) -> None:
 
 
 def test_two_threads_at_once(ours: Model) -> None:
-    """Each with its own inputs; every result is that of its own."""
+    """Each with its own inputs; every result belongs to its own inputs."""
     feeds = [
         {**FEEDS, "X": numbers(seed, 50, B, I), "lens": np.array([50, 20], np.int32)} for seed in range(4)
     ]
@@ -381,7 +381,7 @@ def test_newer_ir_versions_than_onnx_runtime_knows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_lstms_beside_grus_in_every_type(tmp_path: Path, dtype: str) -> None:
+def test_lstms_with_grus_in_every_type(tmp_path: Path, dtype: str) -> None:
     arrays = {name: array.astype(dtype) for name, array in WEIGHTS.items()}
     arrays |= {"LW": numbers(5, 1, 4 * H, I).astype(dtype), "LR": numbers(6, 1, 4 * H, H).astype(dtype)}
     nodes = [gru("X", ["Y", ""]), node("LSTM", ["X", "LW", "LR"], ["L"], hidden_size=H)]

@@ -222,9 +222,9 @@ def test_options_of_the_provider_and_arguments_are_one(tmp_path: Path) -> None:
     onegru.save_layers(LAYER, path, initial_h=False)
     wanted = LAYER.with_storage("int8", "int8")(X)[0]
 
-    def made(told: dict[Any, Any], **asked: Any) -> onegru.InferenceSession:
+    def made(options: dict[Any, Any], **asked: Any) -> onegru.InferenceSession:
         own = ["OnegruExecutionProvider"]
-        return onegru.InferenceSession(path, providers=own, provider_options=[told], **asked)
+        return onegru.InferenceSession(path, providers=own, provider_options=[options], **asked)
 
     both: Any = {"weight_storage": "int8", "activation_storage": "int8"}
     for name, value in both.items():
@@ -270,7 +270,7 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 def with_weight(size: float, place: int = 3, others: float = 1.0) -> onegru.GRU:
-    """LAYER with one weight of this size in W, or in R, beside others of its row."""
+    """LAYER with one weight of this size in W, or in R, among others of its row."""
     W, R, B = LAYER.weights.W.copy(), LAYER.weights.R.copy(), LAYER.weights.B
     matrix = W if place < W.shape[2] else R
     matrix[1, 7] *= np.float32(others)
@@ -289,9 +289,12 @@ def by_the_provider(path: Path, options: dict[str, Any]) -> list[Array]:
 
 DOORS: dict[str, tuple[str, Callable[[Path, dict[str, Any]], Any]]] = {
     **WAYS,
-    "load by the reference": ("m.onnx", lambda path, told: of_model(path, {**told, "engine": "reference"})),
+    "load by the reference": (
+        "m.onnx",
+        lambda path, options: of_model(path, {**options, "engine": "reference"}),
+    ),
     "the provider": ("m.onnx", by_the_provider),
-    "layers": ("m.safetensors", lambda path, told: onegru.load_layers(path)[""].with_storage(**told)),
+    "layers": ("m.safetensors", lambda path, options: onegru.load_layers(path)[""].with_storage(**options)),
 }
 
 
@@ -317,7 +320,7 @@ def test_weights_that_a_type_would_destroy(tmp_path: Path, way: str) -> None:
     switch = r"{}: holds {} as a mask weight, .* must be stored as bfloat16 or float32"
     attempt(with_weight(1e30), "int8", switch.format("W", r"1e\+30"))
     attempt(with_weight(-2000, 9), "int8_g32", switch.format("R", r"2e\+03"))
-    attempt(with_weight(1e30, others=0), "int8", "")  # which has nothing beside it
+    attempt(with_weight(1e30, others=0), "int8", "")  # which has no others in its row
     attempt(with_weight(2e3, others=1e3), "int8", "")  # large as all of its row are
     attempt(with_weight(3, others=1e-12), "int8", "")  # a row of units that count for nothing
 

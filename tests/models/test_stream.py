@@ -330,7 +330,7 @@ def test_a_direction_that_cannot_be_streamed_is_not_found(tmp_path: Path) -> Non
 
 
 def test_two_outputs_that_are_the_state(tmp_path: Path) -> None:
-    """They hold the same numbers: the node's own is taken, or else the first; neither shares memory."""
+    """They hold the same numbers: the node's own is used, or else the first; neither shares memory."""
     for last, pairs in (("h_out", {"h_out": "h"}), ("last", {"copy": "h"})):
         nodes = [
             node("GRU", ["x", "W0", "R0", "", "", "h"], ["Y", last], hidden_size=H),
@@ -389,17 +389,17 @@ def test_some_rows_take_a_step(make: Callable[[Path], Path], tmp_path: Path) -> 
     model = onegru.load(make(tmp_path / "m.onnx"))
     (taker,) = model.stream().pairs.values()
     together = model.stream(dims={"batch": 4})
-    alone = [model.stream() for _ in range(4)]
+    separate = [model.stream() for _ in range(4)]
     rng = np.random.default_rng(5)
     for rows in ([1], [3, 0], (), np.array([2, 1, 0], np.uint8), None, [0, 1, 2, 3], [2]):
         count = range(4) if rows is None else rows
         x = rng.standard_normal((3, len(count), I)).astype(np.float32)
         results = together.step({"x": x}, rows=rows)
         for place, row in enumerate(count):
-            wanted = alone[int(row)].step({"x": x[:, [place]]})
+            wanted = separate[int(row)].step({"x": x[:, [place]]})
             for name, array in wanted.items():
                 assert np.array_equal(results[name][:, :, [place]], array)
-        for row, stream in enumerate(alone):
+        for row, stream in enumerate(separate):
             state = stream.state.get(taker, 0)
             assert np.array_equal(
                 together.state[taker][:, [row]], np.broadcast_to(state, (len(together.state[taker]), 1, H))

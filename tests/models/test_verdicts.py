@@ -22,8 +22,8 @@ from tests.support.models.streams import B, H, I, StreamNet
 C = 2  # steps in a cache
 
 
-def enhancer(steps: int | str = 1, told: bool = True) -> onnx.ModelProto:
-    """As denoisers are published: caches in one tensor, written part by part; states beside each other."""
+def enhancer(steps: int | str = 1, shapes_known: bool = True) -> onnx.ModelProto:
+    """As denoisers are published: caches in one tensor, written part by part; states next to each other."""
     net = StreamNet(steps)
     net.inputs = {"x": [steps, B, I], "conv_cache": [2, C, B, I], "inter_cache": [2, 1, B, H]}
     net.outputs = {"conv_cache_out": [2, C, B, I], "inter_cache_out": [2, 1, B, H]}
@@ -43,7 +43,7 @@ def enhancer(steps: int | str = 1, told: bool = True) -> onnx.ModelProto:
     net.op("Identity", caches, output="conv_cache_out")
     net.op("Identity", states, output="inter_cache_out")
     model = net.end(y)
-    if not told:  # as a file that was not simplified: names for nothing, and no shapes within
+    if not shapes_known:  # as a file that was not simplified: names for nothing, and no shapes within
         del model.graph.value_info[:]
         for value in model.graph.output:
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -58,7 +58,7 @@ def outside() -> onnx.ModelProto:
 
 
 def half(steps: int | str = "T") -> onnx.ModelProto:
-    """The same behind a convolution whose past is inside."""
+    """The same after a convolution whose past is inside."""
     net = StreamNet(steps)
     x = net.op("Transpose", "x", perm=[1, 2, 0])
     late = net.op("Conv", x, net.random(I, I, 3), pads=[2, 0])
@@ -66,7 +66,7 @@ def half(steps: int | str = "T") -> onnx.ModelProto:
 
 
 def doubtful() -> onnx.ModelProto:
-    """A cache of its own that a plan cannot follow, and a GRU whose state nobody carries."""
+    """Its own cache, which a plan cannot follow, and a GRU whose state nobody carries."""
     net = StreamNet()
     net.inputs = {"x": ["T", B, I], "cache": [C, B, I]}
     net.outputs = {"cache_out": [C, B, I]}
@@ -85,7 +85,7 @@ def mixed() -> onnx.ModelProto:
 MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "state outside": (outside, "yes"),
     "one frame": (enhancer, "yes"),
-    "one frame, untold": (lambda: enhancer(told=False), "yes"),
+    "one frame, shapes unknown": (lambda: enhancer(shapes_known=False), "yes"),
     "past inside": (half, "rewritten"),
     "one frame, past inside": (lambda: half(1), "rewritten"),
     "whole": (lambda: built([CAUSAL["GRU"]], 4), "rewritten"),
@@ -119,7 +119,7 @@ def test_three_agree(name: str, tmp_path: Path) -> None:
     elif wanted == "yes":
         assert said == "passes"
     elif wanted == "unchanged":
-        assert said == "warned" and all(f"{given} → {taken}" in words for given, taken in pairs.items())
+        assert said == "warned" and all(f"{output} → {taker}" in words for output, taker in pairs.items())
     else:
         assert said in ("warned", "refused")
     can_be = wanted in ("yes", "rewritten")
@@ -135,10 +135,10 @@ def test_three_agree(name: str, tmp_path: Path) -> None:
         assert onegru.load(target).stream().pairs == pairs
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_frame_by_frame(told: bool, tmp_path: Path) -> None:
-    """A published form gives what carrying its states by hand gives, before and after it is told."""
-    path, target = save(tmp_path, enhancer(told=told)), tmp_path / "target.onnx"
+@pytest.mark.parametrize("shapes_known", [True, False])
+def test_frame_by_frame(shapes_known: bool, tmp_path: Path) -> None:
+    """A published form gives what carrying its states by hand gives, also after its metadata name them."""
+    path, target = save(tmp_path, enhancer(shapes_known=shapes_known)), tmp_path / "target.onnx"
     model = onegru.load(path)
     wanted = {"conv_cache_out": "conv_cache", "inter_cache_out": "inter_cache"}
     notes = onegru.make_streaming(path, target).notes
@@ -150,7 +150,7 @@ def test_frame_by_frame(told: bool, tmp_path: Path) -> None:
     state = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     for frame in np.random.default_rng(4).standard_normal((5, 1, B, I)).astype(np.float32):
         expected = model.run({"x": frame, **state})
-        state = {taken: expected[given] for given, taken in wanted.items()}
+        state = {taker: expected[output] for output, taker in wanted.items()}
         for stream in streams:
             assert_bits(stream.step({"x": frame})["y"], expected["y"])
 

@@ -1,4 +1,4 @@
-"""Verification: what real runtimes do wrong is found, and what is known of it told."""
+"""Verification: what real runtimes do wrong is found, and what is known of it is reported."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_an_ir_that_openvino_runs_wrong(tmp_path: Path) -> None:
     assert found.output == "Y" and (found.step, found.row) == (2, 1)
 
 
-def test_a_provider_that_is_alone() -> None:
+def test_a_provider_without_others() -> None:
     pytest.importorskip("onnxruntime")
     own = OnnxRuntime(provider="OnegruExecutionProvider")
     nodes = [gru("X", ["Y", "Y_h"], bias="B")]

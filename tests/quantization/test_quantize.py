@@ -75,7 +75,7 @@ def test_a_stack_keeps_a_ratio() -> None:
         assert report.chosen.size <= list(report.modes.values())[fewest].size
     report = onegru.quantize(stack, X)
     single = onegru.quantize(stack.layers[1], stack.layers[0](X)[0].transpose(0, 2, 1, 3).reshape(30, 2, 32))
-    assert report.grus[1].modes["W8A8"].snr <= single.grus[0].modes["W8A8"].snr + 1  # Y alone, not Y_h
+    assert report.grus[1].modes["W8A8"].snr <= single.grus[0].modes["W8A8"].snr + 1  # only Y, not Y_h
     assert (single.steps, single.compared) == (30, 30 * 2 * 9 + 2 * 9)
     given = {"X": X.swapaxes(0, 1), "layout": 1, "sequence_lens": np.array([7, 3])[: X.shape[1]]}
     assert (onegru.quantize(stack.layers[0], given).steps, report.steps) == (7, len(X))
@@ -309,12 +309,12 @@ def test_a_file_holds_what_the_report_says(tmp_path: Path) -> None:
     assert [bool(item.done) for item in report.written.nodes] == [True, False]
 
     only = model(graph(nodes[1:], inputs, ["Z"], constants))
-    alone = tmp_path / "alone.onnx"
-    alone.write_bytes(only.SerializeToString())
+    single = tmp_path / "single.onnx"
+    single.write_bytes(only.SerializeToString())
     with pytest.raises(
         SpecError, match=r"^source: no GRU node can be stored as int8: 'n' computes its weights"
     ):
-        onegru.quantize(alone, samples, tmp_path / "none.onnx")
+        onegru.quantize(single, samples, tmp_path / "none.onnx")
     with pytest.raises(SpecError, match=r"^modes: \['float32'\]; must contain W8A8 or W8A16"):
         onegru.quantize(source, samples, tmp_path / "none.onnx", min_snr_db=1, modes=["float32"])
     assert not (tmp_path / "none.onnx").exists()

@@ -66,20 +66,20 @@ def plain(*, I: int = I, H: int = H, **constants: Any) -> ModelProto:
 
 
 def rewritten(source: Path, target: Path) -> tuple[int, int]:
-    return told(onegru.rewrite(source, target, decompose=True).outputs)
+    return counts(onegru.rewrite(source, target, decompose=True).outputs)
 
 
-def told(outputs: Any) -> tuple[int, int]:
+def counts(outputs: Any) -> tuple[int, int]:
     assert all(item.steps > 1 and item.input_dependent > item.compared / 2 for item in outputs)
     return sum(item.compared for item in outputs), sum(item.left_out for item in outputs)
 
 
 def streamed(source: Path, target: Path) -> tuple[int, int]:
-    return told(onegru.make_streaming(source, target).outputs)
+    return counts(onegru.make_streaming(source, target).outputs)
 
 
 def fused(source: Path, target: Path) -> tuple[int, int]:
-    return told(onegru.fuse(source, target).outputs)
+    return counts(onegru.fuse(source, target).outputs)
 
 
 def verified(source: Path, target: Path) -> tuple[int, int]:
@@ -92,7 +92,7 @@ def verified(source: Path, target: Path) -> tuple[int, int]:
 def quantized(source: Path, target: Path) -> tuple[int, int]:
     report: Any = onegru.quantize(source, min_snr_db=20)
     assert 20 <= report.chosen.snr < 100
-    return told(store_in_int8(source, target).outputs)
+    return counts(store_in_int8(source, target).outputs)
 
 
 CHECKS = {
@@ -189,7 +189,7 @@ WAYS: dict[str, tuple[list[int | str], list[NodeProto]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("is_known", [True, False])
-def test_lengths_behind_other_operators(way: str, is_known: bool, tmp_path: Path) -> None:
+def test_lengths_from_other_operators(way: str, is_known: bool, tmp_path: Path) -> None:
     """They lie between 1 and the number of steps, and one row has them all."""
     shape, between = WAYS[way]
     end = between[-1].output[0] if between else "l"
@@ -265,15 +265,15 @@ COUNTED: dict[str, tuple[str, list[NodeProto]]] = {
 
 @pytest.mark.parametrize("way", COUNTED)
 def test_lengths_that_count_steps_elsewhere(way: str, tmp_path: Path) -> None:
-    """Of a mask or of an index, with which a check would else look at the first step alone."""
-    dtype, behind = COUNTED[way]
+    """Of a mask or of an index, with which a check would else look only at the first step."""
+    dtype, after = COUNTED[way]
     infos = [value("X", "float32", ["time", "batch", I]), value("l", dtype, ["batch"])]
     constants = {
         **{**weights(), **INT, "zero": np.array(0), "one": np.array(1), "axes": np.array([1, 3])},
         **{"shape": np.array([1, 1, -1, 1]), "whole": np.array([1, 1, 1, H])},
         **{"nothing": np.zeros((), np.float32), "yes": np.array(True)},
     }
-    nodes = [gru("X", ["y"], bias="B", name="g"), *behind]
+    nodes = [gru("X", ["y"], bias="B", name="g"), *after]
     loaded = onegru.load(save(tmp_path, model(graph(nodes, infos, ["Y"], constants), opset=14)))
     for seed in range(3):
         lengths = pick_inputs(loaded, {}, seed, {"time": 20, "batch": 3})[0]["l"]

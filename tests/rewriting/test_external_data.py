@@ -22,7 +22,7 @@ IDS = {"ids": np.array([[1, 0], [2, 2], [0, 1]])}
 
 
 def embedded(folder: Path, rows: int, location: str = "big.bin") -> Path:
-    """A model of an embedding in a file of its own, most of it without content, and a GRU."""
+    """A model of an embedding in a separate file, most of it without content, and a GRU."""
     folder.mkdir(exist_ok=True)
     place = folder / location
     place.parent.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ def embedded(folder: Path, rows: int, location: str = "big.bin") -> Path:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
-    """So few bytes are taken for too many; returns how many rows of an embedding are more."""
+    """So few bytes count as too many; returns how many rows of an embedding are more."""
     monkeypatch.setattr(external_data, "_LARGEST_FILE", 100_000)
     return 100_000 // (4 * I) + 1
 

@@ -161,7 +161,7 @@ def test_what_progress_raises_reaches_the_caller(tmp_path: Path) -> None:
     assert not (tmp_path / "target.onnx").exists()
 
 
-def test_near_misses_are_left_alone_and_told(tmp_path: Path) -> None:
+def test_near_misses_are_reported_and_not_fused(tmp_path: Path) -> None:
     case = near_miss("chain: mixed gates", np.random.default_rng(SEED))
     report = onegru.fuse(saved(tmp_path, case), tmp_path / "target.onnx")
     assert report.near_misses and all(item.place and item.reason for item in report.near_misses)
@@ -182,8 +182,8 @@ def test_fused_and_rewritten(tmp_path: Path) -> None:
     assert_computes(onegru.load(target), case)
 
 
-def test_rewriting_alone_fuses_nothing(tmp_path: Path) -> None:
-    """But who asks is told what to do first."""
+def test_rewriting_fuses_nothing(tmp_path: Path) -> None:
+    """But a refusal says what to do first."""
     source, target = saved(tmp_path, case_of("chain")), tmp_path / "target.onnx"
     hint = r"; \d decomposed GRUs?: `onegru fuse` replaces (it|them) with"
     with pytest.raises(onegru.FormatError, match=f"has no GRU node{hint}"):
@@ -241,7 +241,7 @@ def test_models_with_nothing_to_fuse(tmp_path: Path) -> None:
     assert not (tmp_path / "target.onnx").exists()
 
 
-def test_near_misses_alone_are_refused_with_their_reasons(tmp_path: Path) -> None:
+def test_only_near_misses_are_refused_with_their_reasons(tmp_path: Path) -> None:
     case = near_miss("cell: mixed gates", np.random.default_rng(SEED))
     with pytest.raises(onegru.FormatError) as caught:
         onegru.fuse(saved(tmp_path, case), tmp_path / "target.onnx")

@@ -46,9 +46,9 @@ def stack(path: Path, layers: int, between: str, sizes: list[int]) -> None:
         nodes.append(helper.make_node("Transpose", [f"Y{layer}"], [f"t{layer}"], perm=[0, 2, 1, 3]))
         nodes.append(helper.make_node("Reshape", [f"t{layer}", "sizes"], [f"{layer}r"]))
         for place, (kind, *inputs) in enumerate(BETWEEN[between]):
-            taken = [name if name in given else f"{layer}{name}" for name in inputs]
+            inputs_of_op = [name if name in given else f"{layer}{name}" for name in inputs]
             value = f"{layer}a{place}"
-            nodes.append(helper.make_node(kind, taken, [value]))
+            nodes.append(helper.make_node(kind, inputs_of_op, [value]))
     infos = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["T", "N", size])
         for name, size in (("x", I), (value, 2 * H))

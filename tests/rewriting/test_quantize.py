@@ -207,7 +207,7 @@ def test_other_changes_of_a_quantized_model(tmp_path: Path) -> None:
 def test_integer_outputs_are_not_allowed_the_error_of_weights(
     tmp_path: Path, tolerances: Mapping[str, float]
 ) -> None:
-    """Of integers a share may change, and none by rounding alone."""
+    """Of integers a share may change, and none only by rounding."""
     source = onegru.load(save(tmp_path, model(graph([PLAIN], [X_INFO], ["Y"], WEIGHTS))))
     check = Check(inputs={"X": X})
     for dtype in (np.int8, np.uint8, np.int32, np.bool_):
@@ -267,7 +267,7 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 def test_a_result_that_is_far_off_is_not_written(tmp_path: Path) -> None:
-    """Weights of one row that differ two thousandfold: int8 keeps the large one alone."""
+    """Weights of one row that differ two thousandfold: int8 keeps only the large one."""
     R = np.zeros((1, 3 * H, H), np.float32)
     W = np.full((1, 3 * H, 5), 0.4, np.float32)
     W[0, :, 0] = 900

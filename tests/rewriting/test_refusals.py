@@ -155,7 +155,7 @@ def test_illegal_nodes_without_a_check(tmp_path: Path) -> None:
         ("R", numbers(1, 1, 9, 3, dtype="float64"), "W, R and B have several types"),
     ],
 )
-def test_constants_beside_computed_weights(name: str, array: Array, message: str, tmp_path: Path) -> None:
+def test_constants_with_computed_weights(name: str, array: Array, message: str, tmp_path: Path) -> None:
     constants = {**weights(), name: array}
     other = "B" if name == "R" else "R"
     inputs = [value("X", shape=["T", "N", I]), value(other, shape=constants.pop(other).shape)]

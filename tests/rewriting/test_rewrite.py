@@ -59,7 +59,7 @@ def with_steps(case: Case, steps: int) -> ModelProto:
     return source
 
 
-# ---- each change alone
+# ---- each change separately
 
 
 @pytest.mark.parametrize("case", cases())

@@ -106,7 +106,7 @@ def chomped_conv(net: Network) -> str:
 
 
 def deconvolved(net: Network) -> str:
-    """A deconvolution of groups whose last steps are cut, by its own pads or behind it."""
+    """A deconvolution of groups whose last steps are cut, by its own pads or after it."""
     size, dilation, groups = (int(net.rng.integers(*ends)) for ends in ((2, 5), (1, 4), (1, 3)))
     reach = (size - 1) * dilation
     own, bias = int(net.rng.integers(reach + 1)), [net.weights(C)] * int(net.rng.integers(2))
@@ -169,8 +169,8 @@ def cut(net: Network, value: str, start: Any, end: Any) -> str:
     return net.add("Slice", value, *bounds, net.constant([2], np.int64))
 
 
-def padded(net: Network, value: str, before: int, behind: int = 0) -> str:
-    return net.add("Pad", value, net.constant([0, 0, before, 0, 0, behind], np.int64))
+def padded(net: Network, value: str, before: int, after: int = 0) -> str:
+    return net.add("Pad", value, net.constant([0, 0, before, 0, 0, after], np.int64))
 
 
 def steps_of(net: Network, value: str) -> str:
@@ -207,7 +207,7 @@ def shifted(net: Network) -> str:
 
 
 def shifted_by_one_pad(net: Network) -> str:
-    """`F.pad(x, (n, -n))`, behind which a convolution reads across the first step."""
+    """`F.pad(x, (n, -n))`, and then a convolution that reads across the first step."""
     steps = int(net.rng.integers(1, 6))
     y = padded(net, net.last, steps, -steps)
     return net.add("Add", net.last, net.conv(y, 2, pads=(1, 0)) if net.rng.integers(2) else y)
@@ -373,7 +373,7 @@ def each_step_by_its_number(net: Network) -> str:
 
 
 def resized_by_scales(net: Network) -> str:
-    """Twice as many features, of which a convolution makes as many as before: its cache has that size."""
+    """Twice as many features; a convolution makes as many as before of them: its cache has that size."""
     twice = net.add("Resize", net.last, "", net.constant([1, 2, 1]), mode="nearest")
     W = net.weights(C, 2 * C, 2)
     return net.add("Conv", twice, W, kernel_shape=[2], pads=[1, 0])
@@ -411,10 +411,10 @@ def second_differences(net: Network) -> str:
 
 def edge_in_front(net: Network) -> str:
     """Copies of the first step, for a convolution or a shift."""
-    steps, behind = int(net.rng.integers(1, 4)), int(net.rng.integers(2))
-    pads = net.constant([0, 0, steps, 0, 0, -steps * behind], np.int64)
+    steps, cuts_end = int(net.rng.integers(1, 4)), int(net.rng.integers(2))
+    pads = net.constant([0, 0, steps, 0, 0, -steps * cuts_end], np.int64)
     y = net.add("Pad", net.last, pads, mode="edge")
-    return net.add("Sub", net.last, y) if behind else net.conv(net.add("Tanh", y), steps + 1)
+    return net.add("Sub", net.last, y) if cuts_end else net.conv(net.add("Tanh", y), steps + 1)
 
 
 def differences_with_prepend(net: Network) -> str:
@@ -423,7 +423,7 @@ def differences_with_prepend(net: Network) -> str:
     return net.add("Sub", cut(net, y, 1, FAR), cut(net, y, 0, -1))
 
 
-def differences_behind_first_steps(net: Network) -> str:
+def differences_after_first_steps(net: Network) -> str:
     """`cat([x[..., :n], x[..., n:] - 0.97 * x[..., :-n]], -1)`, or the steps themselves, `x[..., :-n]`."""
     x, steps = net.last, int(net.rng.integers(1, 4))
     y = cut(net, x, 0, -steps)
@@ -441,8 +441,8 @@ def differences_over_steps(net: Network) -> str:
     return net.conv(padded(net, y, steps + more - 1), more)
 
 
-def with_a_number(net: Network, value: str, before: int, behind: int, number: float) -> str:
-    pads = net.constant([0, 0, before, 0, 0, behind], np.int64)
+def with_a_number(net: Network, value: str, before: int, after: int, number: float) -> str:
+    pads = net.constant([0, 0, before, 0, 0, after], np.int64)
     return net.add("Pad", value, pads, net.constant(number))
 
 
@@ -455,7 +455,7 @@ def constant_in_front_of_an_activation(net: Network) -> str:
 
 
 def shift_of_a_constant(net: Network) -> str:
-    """In one Pad, or by a Slice behind it; the other steps beside it come at once."""
+    """In one Pad, or by a Slice after it; the other steps next to it come at once."""
     if net.rng.integers(2):
         moved = with_a_number(net, net.last, 2, -2, 0.7)
     else:
@@ -464,12 +464,12 @@ def shift_of_a_constant(net: Network) -> str:
 
 
 def constant_that_is_cut(net: Network) -> str:
-    """More steps than the run has, some of which a Slice drops again."""
+    """More steps than the run has; a Slice drops some of them again."""
     moved = cut(net, with_a_number(net, net.last, 3, 0, 0.7), 1, FAR)
     return net.conv(moved, 3)
 
 
-def maximum_behind_infinity(net: Network) -> str:
+def maximum_after_infinity(net: Network) -> str:
     number = -np.inf if net.rng.integers(2) else float(np.finfo(np.float32).min)
     return net.add("MaxPool", with_a_number(net, net.last, 2, 0, number), kernel_shape=[3])
 
@@ -523,13 +523,13 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
     "second differences": second_differences,
     "copies of the first step": edge_in_front,
     "differences with prepend": differences_with_prepend,
-    "differences behind first steps": differences_behind_first_steps,
+    "differences after first steps": differences_after_first_steps,
     "differences over steps": differences_over_steps,
     "constant in front": constant_in_front,
     "constant in front of an activation": constant_in_front_of_an_activation,
     "shift of a constant": shift_of_a_constant,
     "constant that is cut": constant_that_is_cut,
-    "maximum behind -inf": maximum_behind_infinity,
+    "maximum after -inf": maximum_after_infinity,
     "maximum with pads": maximum_with_pads,
     "kernel of 1": lambda net: net.conv(net.last, 1),
     "a row for each step": looked_up,
@@ -563,7 +563,7 @@ AHEAD: dict[str, Callable[[Network], str]] = {
 }
 LOOKED_UP = ("a row for each step", "bags of rows", "rows by lists of indices")
 #: What may undo or hide that a network looks ahead.
-UNDOES = {"shift into a convolution", "differences behind first steps", "one-hot classes", *LOOKED_UP}
+UNDOES = {"shift into a convolution", "differences after first steps", "one-hot classes", *LOOKED_UP}
 NEVER: dict[str, Callable[[Network], str]] = {
     "reverse GRU": lambda net: net.gru(direction="reverse"),
     "bidirectional GRU": lambda net: net.gru(direction="bidirectional"),
@@ -761,7 +761,7 @@ def test_states_of_another_gru_are_caught(tmp_path: Path) -> None:
 
 
 def test_the_file_is_plain_onnx(tmp_path: Path) -> None:
-    """ONNX Runtime runs it by the file's metadata alone."""
+    """ONNX Runtime runs it by only the file's metadata."""
     source = save(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 2))
     target = tmp_path / "streaming.onnx"
     report = onegru.make_streaming(source, target)
@@ -921,7 +921,7 @@ def test_first_steps_in_opset_9(tmp_path: Path) -> None:
 
 
 def test_a_convolution_that_waits_has_its_steps_in_the_first_chunk(tmp_path: Path) -> None:
-    """A shift behind it may not take back its delay: the first chunk would be too short for its window."""
+    """A shift after it may not take back its delay: the first chunk would be too short for its window."""
     net = Network(np.random.default_rng(1))
     net.last = net.conv(net.last, 2, pads=(0, 1))
     net.last = cut(net, padded(net, net.last, 2), 0, -2)
@@ -959,7 +959,7 @@ def test_steps_that_wait_in_opset_9(delay: bool, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, whole[:, :, : T - delay], atol=1e-5)
 
 
-@pytest.mark.parametrize("is_read", [False, True], ids=["alone", "read by others"])
+@pytest.mark.parametrize("is_read", [False, True], ids=["unread", "read by others"])
 def test_a_shift_is_an_output(is_read: bool, tmp_path: Path) -> None:
     """The outputs of a model may be shifted, and other nodes may read what is."""
     net = Network(np.random.default_rng(1))
@@ -992,7 +992,7 @@ def test_a_shift_into_a_convolution_that_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", ["batch", B])
-def test_convolutions_behind_a_gru_over_features(rows: str | int, tmp_path: Path) -> None:
+def test_convolutions_after_a_gru_over_features(rows: str | int, tmp_path: Path) -> None:
     """The rows are steps, and sizes that are computed take them apart again; onnx cannot follow those."""
     net = Network(np.random.default_rng(1))
     x = net.add("Reshape", net.swapped("X", (1, 0, 2)), net.constant([C, -1, 1], np.int64))
@@ -1266,7 +1266,7 @@ def test_pads_that_depend_on_a_stride(tmp_path: Path) -> None:
     assert report.outputs and all(item.compared for item in report.outputs)
 
 
-def test_steps_that_wait_beside_rows(tmp_path: Path) -> None:
+def test_steps_that_wait_with_rows(tmp_path: Path) -> None:
     """A cache of [batch·time, C] would take the steps of other rows."""
     net = Network(np.random.default_rng(1))
     x, y = (net.swapped(item, (0, 2, 1)) for item in (net.last, lookahead(net)))
@@ -1282,8 +1282,8 @@ def test_steps_that_wait_beside_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5])
-def test_numbers_beside_steps_of_zeros(value: float, tmp_path: Path) -> None:
-    """What a Pad puts beside zeros in front of time is there in these steps, too."""
+def test_numbers_with_steps_of_zeros(value: float, tmp_path: Path) -> None:
+    """What a Pad puts next to zeros in front of time is there in these steps, too."""
     net = Network(np.random.default_rng(1))
     net.last = cut(net, padded(net, net.gru(), 2), 0, -2)
     pads = net.constant([0, 1, 0, 0, 1, 0], np.int64)
@@ -1315,10 +1315,10 @@ FUSED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("in_front", [False, True], ids=["alone", "behind steps of zeros"])
+@pytest.mark.parametrize("in_front", [False, True], ids=["first", "after steps of zeros"])
 @pytest.mark.parametrize("activation", [*FUSED, "Clip"])
 def test_convolutions_that_a_runtime_has_fused(activation: str, in_front: bool, tmp_path: Path) -> None:
-    """With the activation behind them, which may make other numbers of steps of zeros."""
+    """With the activation after them, which may make other numbers of steps of zeros."""
     net = Network(np.random.default_rng(1))
     bounds = [net.constant(0.1), net.constant(0.6)] if activation == "Clip" else []
     if in_front:

@@ -250,7 +250,7 @@ def constant(*values: float, dtype: str = "int64") -> Any:
 
 
 def padded(op: Any, x: Any, mode: str = "constant") -> Any:
-    """Two steps in front, and as many cut off behind."""
+    """Two steps in front, and as many cut off at the end."""
     longer = op.pad(x, constant(0, 2, 0), constant(0, 0, 0), mode)
     return op.slice(longer, constant(0), constant(-2), constant(1), constant(1))
 
@@ -301,7 +301,7 @@ REFUSED = {
 
 
 def hidden(path: Path, make: Any) -> Path:
-    """A GRU that starts at zeros, behind what `make` does to X; [B, C, T] outside."""
+    """A GRU that starts at zeros, after what `make` does to X; [B, C, T] outside."""
     op = ov.opset13
     X = op.parameter([-1, C, -1], np.float32)
     X.output(0).set_names({"X"})

@@ -131,7 +131,7 @@ def test_a_learned_start(name: str, kind: str, tmp_path: Path) -> None:
 
 
 def in_onnx_runtime(path: Path, X: Array) -> Array:
-    """One frame at a time, by the file's metadata alone, as the guide has it."""
+    """One frame at a time, by only the file's metadata, as the guide has it."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     document = json.loads(session.get_modelmeta().custom_metadata_map[STREAM_KEY])
     states = {}
@@ -324,12 +324,12 @@ def test_parts_of_an_input_are_one_state(parts: Ends, kind: str, gives: bool, tm
     stream.state = states
     steps = [stream.step({"X": X[:, :, a:b]}) for a, b in pairwise([0, 1, 2, 9, T])]
     np.testing.assert_allclose(np.concatenate([step["Z"] for step in steps], 2), whole["Z"], atol=1e-5)
-    for given, taken in stream.pairs.items():
-        last = whole.get(f"{taken}_n")
-        assert given == f"{taken}_n" or given not in whole
+    for output, taker in stream.pairs.items():
+        last = whole.get(f"{taker}_n")
+        assert output == f"{taker}_n" or output not in whole
         if last is not None:
             last = last[::-1] if parts is in_other_order else last
-            np.testing.assert_allclose(stream.state[taken], last, atol=1e-5)
+            np.testing.assert_allclose(stream.state[taker], last, atol=1e-5)
 
 
 def of_rows(net: Network, layers: int) -> list[str]:
@@ -344,7 +344,7 @@ def of_numbers(net: Network, layers: int) -> list[str]:
     return [net.add("Reshape", "h", net.constant([1, -1, C], np.int64))] * layers
 
 
-def of_layers_beside_each_other(net: Network, layers: int) -> list[str]:
+def of_adjacent_layers(net: Network, layers: int) -> list[str]:
     net.add("Split", "h", outputs=layers, axis=1)
     return [net.add("Unsqueeze", part, net.constant([0], np.int64)) for part in net.nodes[-1].output]
 
@@ -354,7 +354,7 @@ def of_first_rows(net: Network, layers: int) -> list[str]:
     return [net.add("Slice", "h", *(net.constant([item], np.int64) for item in (0, 2, 1)))] * layers
 
 
-def of_layers_behind_rows(net: Network, layers: int) -> list[str]:
+def of_layers_after_rows(net: Network, layers: int) -> list[str]:
     return sliced(net, net.add("Transpose", "h", perm=[1, 0, 2]), layers)
 
 
@@ -367,14 +367,14 @@ SHAPED: dict[str, tuple[Callable[[Network, int], list[str]], list[int | str]]] =
     "rows": (of_rows, ["batch", C]),
     "rows first": (of_rows_first, ["batch", 1, C]),
     "numbers": (of_numbers, ["batch", 2, C // 2]),
-    "layers beside each other": (of_layers_beside_each_other, ["batch", 2 * C]),
-    "layers behind rows": (of_layers_behind_rows, ["batch", 2, C]),
+    "adjacent layers": (of_adjacent_layers, ["batch", 2 * C]),
+    "layers after rows": (of_layers_after_rows, ["batch", 2, C]),
 }
 
 
 def of_shape(start: Callable[[Network, int], list[str]], shape: list[int | str], path: Path) -> Path:
     """GRUs that start from an input of this shape: two, where it has numbers for so many."""
-    layers = 2 if start in (of_layers_beside_each_other, of_layers_behind_rows) else 1
+    layers = 2 if start in (of_adjacent_layers, of_layers_after_rows) else 1
     proto = stacked(lambda net, state, layers: start(net, layers), layers=layers)
     proto.graph.input[-1].CopyFrom(value("h", shape=shape))
     return save(path, proto)
@@ -392,7 +392,7 @@ def test_a_state_keeps_the_shape_that_it_has_outside(name: str, tmp_path: Path) 
     stream.state = {"h": h}
     steps = [stream.step({"X": X[:, :, a:b]})["Z"] for a, b in pairwise([0, 1, 2, 9, T])]
     np.testing.assert_allclose(np.concatenate(steps, 2), whole, atol=1e-5)
-    (given,) = (output for output, taken in stream.pairs.items() if taken == "h")
+    (given,) = (output for output, taker in stream.pairs.items() if taker == "h")
     assert next(info.shape for info in onegru.load(target).outputs if info.name == given) == tuple(shape)
 
 
@@ -528,7 +528,7 @@ def test_inputs_that_are_broadcast_have_one_size(part: str, kind: str, tmp_path:
 
 
 @pytest.mark.parametrize("rows", [(1, 3), (3, 1), (3, 3)])
-def test_what_is_added_behind_a_gru_may_have_other_rows(rows: tuple[int, int], tmp_path: Path) -> None:
+def test_what_is_added_after_a_gru_may_have_other_rows(rows: tuple[int, int], tmp_path: Path) -> None:
     net = Network(np.random.default_rng(1))
     net.last = net.add("Add", net.gru(), "other")
     proto = net.proto()

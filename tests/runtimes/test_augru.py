@@ -48,8 +48,8 @@ def node(attributes: Any = None, **inputs: str) -> onnx.NodeProto:
 @given(augru_cases((15, 18, 22)), st.booleans(), st.sampled_from(["auto", "reference"]))
 def test_one_node_has_the_bits_of_a_layer(case: Case, constant_weights: bool, engine: Any) -> None:
     opened = session(onnx_model(case, constant_weights=constant_weights), engine=engine)
-    taken = {info.name for info in opened.get_inputs()}
-    feeds = {name: array for name, array in case.inputs.items() if array is not None and name in taken}
+    used = {info.name for info in opened.get_inputs()}
+    feeds = {name: array for name, array in case.inputs.items() if array is not None and name in used}
     lowered = lower(AUGRU, case.attributes, *(case.inputs[name] for name in "WRB"))
     layer = onegru.GRU.from_canonical(lowered.spec, lowered.weights, engine=engine)
     given = {name: case.inputs[name] for name in ("X", "sequence_lens", "initial_h", "A")}
@@ -102,7 +102,7 @@ def test_a_file_without_the_function_opens(way: str, domain: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("removed", [(3, "A: missing; must be given"), (1, "W|Input1|invalid model")])
-def test_without_the_function_inputs_that_are_missing_are_told(removed: tuple[int, str]) -> None:
+def test_without_the_function_missing_inputs_are_reported(removed: tuple[int, str]) -> None:
     place, message = removed
     model = model_of(node())
     del model.functions[:]
@@ -133,7 +133,7 @@ def test_an_observer_sees_the_scores() -> None:
     assert same_bits(seen["done A"], A)
 
 
-def test_a_node_of_constants_alone() -> None:
+def test_a_node_of_only_constants() -> None:
     constants = {**m.WEIGHTS, "X": m.X, "A": A}
     model = m.model(m.graph([node()], [], ["Y"], constants), opset=22)
     add_augru_functions(model)

@@ -104,7 +104,7 @@ class Way:
         return given if scale_type == np.float32 else self.add("Cast", [given], to=onnx.TensorProto.FLOAT)
 
     def make(self, shape: tuple[int, ...], depth: int) -> str:
-        """A weight behind some operators."""
+        """A weight after some operators."""
         if depth == 0:
             return self.leaf(shape)
         axis = int(self.rng.integers(len(shape)))
@@ -213,17 +213,17 @@ def test_made_of_constants(place: str, seed: int) -> None:
     for _ in range(times):
         wanted = onegru.gru(m.X, **weights, initial_h=wanted)[1]
     feeds = {"X": m.X, "start": STATE, "yes": np.array(True)}
-    taken: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for optimized in (True, False):
         opened = session(proto, [OURS, CPU], optimized)
-        taken = {info.name: feeds[info.name] for info in opened.get_inputs()}
+        inputs = {info.name: feeds[info.name] for info in opened.get_inputs()}
         for _ in range(2):
-            assert same_bits(opened.run(None, taken)[0], wanted)
+            assert same_bits(opened.run(None, inputs)[0], wanted)
         ran = left_to_the_cpu(opened)
         assert not ran.keys() - {"Identity", "If", "Loop", "Scan"}, ran
         assert ran["Identity"] <= 2
-    assert packings(proto, [taken, taken]) == (2 if place == "function" else 1)
-    assert same_bits(next(iter(onegru.load(proto).run(taken).values())), wanted)
+    assert packings(proto, [inputs, inputs]) == (2 if place == "function" else 1)
+    assert same_bits(next(iter(onegru.load(proto).run(inputs).values())), wanted)
     read = onegru.load(proto)
     assert all(node.layer is not None for node in read.gru_nodes)
     assert same_bits(read.gru_nodes[0].weights[0], weights["W"])
@@ -350,7 +350,7 @@ def test_an_array_that_is_given_may_change() -> None:
 
 
 @pytest.mark.parametrize("way", ["provider", "load"])
-def test_weights_that_change_are_told_once(way: str) -> None:
+def test_weights_that_change_are_reported_once(way: str) -> None:
     proto = with_defaults()
     size = sum(array.nbytes for array in m.WEIGHTS.values())
     read = onegru.load(proto)
@@ -361,7 +361,7 @@ def test_weights_that_change_are_told_once(way: str) -> None:
     message = (
         rf"GRU node 'g': W, R, B: are not the same in each run; their {size} bytes are compared in each,"
     )
-    with pytest.warns(onegru.SpecWarning, match=message) as told:
+    with pytest.warns(onegru.SpecWarning, match=message) as caught:
         run(None, others[1])
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in caught] == [__file__]
     run(None, others[2])

@@ -47,7 +47,7 @@ def session(model: onnx.ModelProto, **options: str) -> Any:
 
 
 def as_ort_value(array: Any) -> Any:
-    """bfloat16 has no NumPy type of its own there."""
+    """bfloat16 has no NumPy type there."""
     if array.dtype.name == "bfloat16":
         code = onnx.TensorProto.BFLOAT16
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), code)
@@ -75,8 +75,8 @@ def test_one_node_has_the_bits_of_the_function(case: Case, constant_weights: boo
     model = onnx_model(case, constant_weights=constant_weights)
     opened = session(model, engine=engine)
     assert opened.get_providers()[0] == execution_provider.get_ep_name()
-    taken = {info.name for info in opened.get_inputs()}
-    feeds = {name: array for name, array in case.inputs.items() if array is not None and name in taken}
+    used = {info.name for info in opened.get_inputs()}
+    feeds = {name: array for name, array in case.inputs.items() if array is not None and name in used}
     wanted: Any = onegru.gru(**case.arguments)
     if engine == "reference":
         W, R, B = (case.inputs[name] for name in "WRB")
@@ -165,8 +165,8 @@ def test_a_node_in_a_body(nodes: Any, times: int) -> None:
     for _ in range(times):
         state = gru_of(state)
     feeds = {"X": X, "start": STATE, "yes": np.bool_(True)}
-    taken = {info.name for info in opened.get_inputs()}
-    (found,) = opened.run(None, {name: np.asarray(value) for name, value in feeds.items() if name in taken})
+    used = {info.name for info in opened.get_inputs()}
+    (found,) = opened.run(None, {name: np.asarray(value) for name, value in feeds.items() if name in used})
     assert same_bits(found, state)
 
 
@@ -351,7 +351,7 @@ def child(session):
 
 
 def run_program(program: str, *arguments: str) -> str:
-    plain = ["-W", "ignore:This process:DeprecationWarning"]  # Python 3.12 warns of every fork beside threads
+    plain = ["-W", "ignore:This process:DeprecationWarning"]  # Python 3.12 warns of every fork with threads
     done = run_python(PROGRAM + program, *arguments, options=plain, folder=ROOT, timeout=300)
     assert not done.stderr
     return done.stdout

@@ -76,7 +76,7 @@ def test_all_refuse_alike(function: str, message: str, changes: dict[str, Any], 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("function", NAMES)
-def test_legal_arguments_are_taken(function: str, form: str) -> None:
+def test_legal_arguments_are_accepted(function: str, form: str) -> None:
     arguments = ARGUMENTS[function]()
     expected = getattr(onegru, function)(**arguments)
     wanted = expected if isinstance(expected, tuple) else (expected,)

@@ -112,7 +112,7 @@ def chain_file(chain: Chain) -> bytes:
 
 @pytest.mark.parametrize("chain", CHAINS, ids=[chain.name for chain in CHAINS])
 @pytest.mark.parametrize("suffix", [".xml", ".onnx"])
-def test_lengths_are_told_from_the_shapes_in_the_file(chain: Chain, suffix: str, tmp_path: Path) -> None:
+def test_lengths_are_inferred_from_the_shapes_in_the_file(chain: Chain, suffix: str, tmp_path: Path) -> None:
     openvino: Any = pytest.importorskip("openvino")
     source = tmp_path / "model.onnx"
     source.write_bytes(chain_file(chain))

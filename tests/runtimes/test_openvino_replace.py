@@ -356,7 +356,7 @@ print(found, len(os.listdir(sys.argv[1])))
 
 
 def test_the_cache_has_one_file_for_each_model(tmp_path: Path) -> None:
-    """And gives no model's results for those of another, which differs in its weights alone."""
+    """And gives no model's results for those of another, which differs only in its weights."""
     paths = []
     for scale in (1, 2):
         model = sequence_with_lengths([5, 5])
@@ -416,7 +416,7 @@ def _times(array: Any) -> Any:
 
 
 def _same(array: Any) -> Any:
-    """Behind an operator that only OpenVINO's CPU can compute, in newer releases."""
+    """After an operator that only OpenVINO's CPU can compute, in newer releases."""
     same = opset16.identity(ops.constant(array))
     try:
         openvino.Core().compile_model(openvino.Model([ops.result(same)], [], "identity"), "CPU")
@@ -495,7 +495,7 @@ def test_weights_that_are_constant_only_at_compile(
 
 
 @pytest.mark.parametrize("storage", [None, "float16"])
-def test_weights_that_change_are_told_once_by_name(storage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_change_are_reported_once_by_name(storage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = ops.parameter([B, I], np.float32, name="x"), ops.parameter([3 * H, I], np.float32, name="w")
     h = ops.constant(np.zeros((B, H), np.float32))
     layer = ops.gru_cell(x, h, w, *constants()[1:], H)
@@ -511,13 +511,13 @@ def test_weights_that_change_are_told_once_by_name(storage: Any, monkeypatch: py
     message = r"GRU layer 'decoder': W, R, B: are not the same in each run; their \d+ bytes"
     with pytest.warns(SpecWarning, match=message):
         compiled([X, second])
-    compiled([X, first])  # and is not told again
+    compiled([X, first])  # and does not warn again
     compiled([X, first])
     assert len(packed) >= 2
 
 
 def test_weights_in_a_body_that_come_from_around_it(operator: str) -> None:
-    """Constant there, behind another layer in the body."""
+    """Constant there, after another layer in the body."""
     x, h = ops.parameter([-1, I], np.float32, name="x"), ops.parameter([-1, H], np.float32, name="h")
     flag = ops.parameter([], bool, name="flag")
     branch = ops.if_op(flag)

@@ -78,7 +78,7 @@ def test_results_within_the_input_are_refused(scorer: Scorer, tmp_path: Path) ->
     assert not (tmp_path / "in" / "a").exists()
 
 
-def test_results_beside_what_a_pattern_means(scorer: Scorer, tmp_path: Path) -> None:
+def test_results_next_to_what_a_pattern_means(scorer: Scorer, tmp_path: Path) -> None:
     write_files(tmp_path / "in", ROWS[:4], 1)
     write_files(tmp_path / "in" / "sub", ROWS[:2], 1)
     (tmp_path / "more").mkdir()
@@ -354,15 +354,15 @@ def test_a_row_on_which_the_model_fails(on_error: str, tmp_path: Path) -> None:
     assert [item.kept for item in found.skipped] == [{"id": 1}, {"id": 3}, {"id": 5}]
     assert [item.column for item in found.skipped] == ["", "ids", ""]
     outputs = found.table["out"].to_pylist()
-    alone = [scorer(data.slice(row, 1))["out"].to_pylist()[0] for row in good]
+    separate = [scorer(data.slice(row, 1))["out"].to_pylist()[0] for row in good]
     if on_error == "skip":
-        assert found.table["id"].to_pylist() == good and outputs == alone
+        assert found.table["id"].to_pylist() == good and outputs == separate
     else:
         assert found.table["id"].to_pylist() == list(range(6))
-        assert [outputs[row] for row in good] == alone and outputs[1] is outputs[3] is outputs[5] is None
+        assert [outputs[row] for row in good] == separate and outputs[1] is outputs[3] is outputs[5] is None
     with pytest.raises(FormatError, match=r"model\.onnx"):  # a whole batch: it is the model
         scorer(pa.table({"ids": pa.array([[99], [98]], pa.list_(pa.int64())), "id": range(2)}))
-    assert np.isfinite(np.array(alone)).all() and len(alone[0]) == H
+    assert np.isfinite(np.array(separate)).all() and len(separate[0]) == H
 
 
 def test_numbers_that_a_gru_node_refuses(tmp_path: Path) -> None:
@@ -408,8 +408,8 @@ def _of_ids(folder: Path, nodes: list[Any], outputs: list[str]) -> Path:
 def _check_middle_row(source: Path, data: Any, output: str, reason: str) -> None:
     """The second of three rows is left out, and the others are as without it."""
     axes = {"ids": ("time", "batch")}
-    alone = Scorer(source, axes=axes)(data.take([0, 2]))[output].to_pylist()
-    for on_error, expected in (("skip", alone), ("null", [alone[0], None, alone[1]])):
+    kept = Scorer(source, axes=axes)(data.take([0, 2]))[output].to_pylist()
+    for on_error, expected in (("skip", kept), ("null", [kept[0], None, kept[1]])):
         found = Scorer(source, axes=axes, on_error=on_error).run(data)
         assert [item.row for item in found.skipped] == [1]
         assert re.search(reason, found.skipped[0].reason)

@@ -36,7 +36,7 @@ OUTPUTS = ["Y_h", "Y"]
 
 
 class Dying(Scorer):
-    """Kills its process at some row, as often as it is told, and notes the parts that were there."""
+    """Kills its process at some row, as often as asked, and notes the parts that were there."""
 
     def __init__(self, *arguments: Any, notes: Path, row: int, times: int = 1, **options: Any) -> None:
         super().__init__(*arguments, **options)

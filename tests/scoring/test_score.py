@@ -213,7 +213,7 @@ def test_an_error_midway_leaves_whole_parts(data: Path, tmp_path: Path) -> None:
     assert read_results(tmp_path / "out").equals(expected(data, scorer))
 
 
-def test_a_complete_run_is_left_alone(data: Path, tmp_path: Path) -> None:
+def test_a_complete_run_is_not_repeated(data: Path, tmp_path: Path) -> None:
     scorer = Scorer(make_gru(), keep=["id"])
     first = score(scorer, [data], tmp_path / "out", memory=LEAST)
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}

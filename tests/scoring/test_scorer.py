@@ -1,4 +1,4 @@
-"""`Scorer`: rows in, the same rows out, with the bits that each has alone; what cannot be run is named."""
+"""`Scorer`: rows in, the same rows out, with the same bits as each separately; what cannot run is named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMS = ("list<fixed>", "list<list>", "large", "list")
 FIXED = ("fixed<list>", "fixed", "tensor")
 
 
-def alone(layers: onegru.GRU | onegru.Stack, row: Array) -> dict[str, Array]:
+def run_row(layers: onegru.GRU | onegru.Stack, row: Array) -> dict[str, Array]:
     """What a row gives without any other."""
     Y, Y_h = layers(row[:, None])
     states: list[Array] = [*Y_h] if isinstance(Y_h, tuple) else [Y_h]
@@ -41,7 +41,7 @@ def test_each_row_gets_its_own_bits(form: str, directions: tuple[str, ...]) -> N
     assert found["id"].to_pylist() == [*range(len(rows))]
     for name in ("Y", "states", "Y_h"):
         for row, got in zip(rows, values(found[name]), strict=True):
-            assert np.array_equal(got, alone(layers, row)[name])
+            assert np.array_equal(got, run_row(layers, row)[name])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -84,7 +84,7 @@ def test_other_types_are_converted(kind: str, dtype: str) -> None:
     rows = [np.round(row * 4).astype(kind) for row in sequences()]
     found = Scorer(layer)(pa.table({"X": column(rows)}))
     for row, got in zip(rows, values(found["Y_h"]), strict=True):
-        assert np.array_equal(got.astype(dtype), alone(layer, row.astype(dtype))["Y_h"])
+        assert np.array_equal(got.astype(dtype), run_row(layer, row.astype(dtype))["Y_h"])
 
 
 @pytest.mark.parametrize("name", ["m.safetensors", "m.onnx"])
@@ -98,7 +98,7 @@ def test_storage(name: str, storage: str, tmp_path: Path) -> None:
     )
     for used in (scorer, pickle.loads(pickle.dumps(scorer))):
         for row, got in zip(rows, values(used(table(rows))["Y_h"]), strict=True):
-            assert np.array_equal(got.ravel(), alone(layer.with_storage(storage, storage), row)["Y_h"])
+            assert np.array_equal(got.ravel(), run_row(layer.with_storage(storage, storage), row)["Y_h"])
     with pytest.raises(
         onegru.SpecError, match=r"^weight_storage: 'int8'; must be None if model is not a file"
     ):
@@ -116,7 +116,7 @@ def test_threads_change_no_bit_and_are_put_back(threads: int) -> None:
         assert onegru.get_num_threads() == threads
     finally:
         onegru.set_num_threads(before)
-    with pytest.raises(onegru.SpecError):  # in a thread of its own
+    with pytest.raises(onegru.SpecError):  # in a separate thread
         scorer = Scorer(layers, batch=30)
         scorer.program._layers = (*layers, make_gru())  # type: ignore[attr-defined]
         scorer(table(rows))
@@ -128,7 +128,7 @@ def test_bfloat16_layers_give_float32() -> None:
     layer, rows = make_gru(dtype="bfloat16"), sequences()
     found = Scorer(layer)(table(rows))
     assert found.schema.field("Y_h").type == pa.list_(pa.float32(), 4)
-    expected = alone(layer, rows[2].astype(layer.weights.W.dtype))["Y_h"]
+    expected = run_row(layer, rows[2].astype(layer.weights.W.dtype))["Y_h"]
     assert np.array_equal(values(found["Y_h"])[2], expected.astype(np.float32))
 
 
@@ -235,7 +235,7 @@ def test_bad_rows_of_other_forms() -> None:
 
 
 def test_null_lists_that_cover_numbers() -> None:
-    """A null row of a list may have numbers of any kind behind it."""
+    """A null row of a list may hide numbers of any kind."""
     offsets, numbers = (
         pa.array([0, 10, 13, 23], pa.int32()),
         pa.array([0.5] * 10 + [np.nan] * 3 + [0.25] * 10, pa.float32()),
@@ -244,7 +244,7 @@ def test_null_lists_that_cover_numbers() -> None:
     found = Scorer(make_gru(), on_error="null").run(pa.table({"X": lists}))
     assert [(item.row, item.reason) for item in found.skipped] == [(1, "null")]
     assert np.array_equal(
-        values(found.table["Y_h"])[2], alone(make_gru(), np.full((2, 5), 0.25, np.float32))["Y_h"]
+        values(found.table["Y_h"])[2], run_row(make_gru(), np.full((2, 5), 0.25, np.float32))["Y_h"]
     )
 
 

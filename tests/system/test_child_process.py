@@ -46,7 +46,7 @@ PLANTS = (
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A folder with models, and with modules that write a file `marker` beside it."""
+    """A folder with models, and with modules that write a file `marker` next to it."""
     folder = tmp_path / "downloads"
     folder.mkdir()
     for name in PLANTS:
@@ -305,16 +305,16 @@ _BEGIN = """
         head = json.dumps({"layers": [], "others": [], "held": [], "is_chain": False, "arrays": []}).encode()
         pathlib.Path(path).write_bytes(len(head).to_bytes(8, "little") + head)
     def escaped(work):  # a process outside the group, which works for some seconds
-        ready, told = os.pipe()
+        ready, ready_writer = os.pipe()
         if os.fork():
             os.read(ready, 1)
             return
         os.setsid()
         end = time.monotonic() + 8
         while time.monotonic() < end:
-            if told:
-                threading.Timer(0.2, os.write, (told, b"x")).start()
-                told = 0
+            if ready_writer:
+                threading.Timer(0.2, os.write, (ready_writer, b"x")).start()
+                ready_writer = 0
             work()
         os._exit(0)
     def swap():

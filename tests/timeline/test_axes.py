@@ -55,7 +55,7 @@ def test_axes_side_by_side_are_the_same() -> None:
     assert not axes.goes_along(None, axes.main(time))
 
 
-def test_ones_do_not_count_beside_others() -> None:
+def test_ones_do_not_count_with_others() -> None:
     axes = Axes()
     step, rows = axes.new(1), axes.new(33)
     assert axes.main((*step, *rows)) == axes.main(rows)

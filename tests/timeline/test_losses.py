@@ -92,7 +92,7 @@ def groups(net: StreamNet, x: str) -> str:
 
 
 def newest(net: StreamNet, x: str) -> str:
-    """The newest step beside every step."""
+    """The newest step with every step."""
     return net.op("Add", x, net.op("Gather", x, net.const([-1]), axis=0))
 
 
@@ -120,7 +120,7 @@ def positions(net: StreamNet, x: str) -> str:
 
 
 def from_state(net: StreamNet, x: str) -> str:
-    """The state of the last run beside every step of this one."""
+    """The state of the last run with every step of this one."""
     return net.op("Add", x, "h")
 
 
@@ -205,11 +205,11 @@ REFUSED: dict[str, Make] = {
 
 
 def before_and_after(make: Make) -> list[tuple[str, StreamNet, str]]:
-    """The operators before a GRU, and behind one."""
+    """The operators before a GRU, and after one."""
     first, second = StreamNet(), StreamNet()
     before = first.gru(make(first, "x"), "h", "h_out")
-    behind = make(second, second.gru("x", "h", "h_out"))
-    return [("before", first, before), ("behind", second, behind)]
+    after = make(second, second.gru("x", "h", "h_out"))
+    return [("before", first, before), ("after", second, after)]
 
 
 @pytest.mark.parametrize("name", PASSES)
@@ -277,7 +277,7 @@ def test_an_input_with_time_along_two_axes() -> None:
     assert kind == "refused" and "as input node 'mask' has time along several axes" in words
 
 
-def test_each_step_beside_every_other() -> None:
+def test_each_step_with_every_other() -> None:
     net = StreamNet()
     rows = net.op("Transpose", net.gru("x", "h", "h_out"), perm=[1, 0, 2])
     scores = net.op("MatMul", rows, net.op("Transpose", rows, perm=[0, 2, 1]))
@@ -303,7 +303,7 @@ def test_steps_by_indices() -> None:
     assert "GatherND node 'GatherND_3' takes steps by their places in a run" in verdict(model)[1]
 
 
-def test_the_newest_step_alone_passes() -> None:
+def test_only_the_newest_step_passes() -> None:
     net = StreamNet()
     y = net.gru("x", "h", "h_out")
     model = net.end(net.op("Gather", y, net.const(-1), axis=0))
@@ -325,7 +325,7 @@ _CACHED = {"h_out": "h", "cache_out": "cache"}
 
 
 def test_a_cache_is_carried() -> None:
-    for place in ("before", "behind"):
+    for place in ("before", "after"):
         net = StreamNet()
         y = net.gru(cached(net, "x") if place == "before" else "x", "h", "h_out")
         model = net.end(y if place == "before" else cached(net, y))

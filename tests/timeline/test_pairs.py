@@ -14,7 +14,7 @@ from tests.support.models.streams import B, H, I, StreamNet
 
 
 @pytest.mark.parametrize(
-    ("taken", "given"),
+    ("taker", "output"),
     [
         ("conv_cache", "conv_cache_out"),
         ("state_in", "state_out"),
@@ -33,12 +33,12 @@ from tests.support.models.streams import B, H, I, StreamNet
         ("past", "past_new"),
     ],
 )
-def test_names_that_belong_together(taken: str, given: str) -> None:
-    assert is_next_name(taken, given)
+def test_names_that_belong_together(taker: str, output: str) -> None:
+    assert is_next_name(taker, output)
 
 
 @pytest.mark.parametrize(
-    ("taken", "given"),
+    ("taker", "output"),
     [
         ("input", "output"),  # the signal
         ("x", "x_out"),
@@ -54,8 +54,8 @@ def test_names_that_belong_together(taken: str, given: str) -> None:
         ("mix", "enh"),
     ],
 )
-def test_names_that_do_not(taken: str, given: str) -> None:
-    assert not is_next_name(taken, given)
+def test_names_that_do_not(taker: str, output: str) -> None:
+    assert not is_next_name(taker, output)
 
 
 def model_with(pairs: dict[str, tuple[str, str]], shapes: dict[str, list[int | str]]) -> onegru.Model:
@@ -115,7 +115,7 @@ def test_a_forecast_is_no_state(words: str, expected: dict[str, str]) -> None:
 
 
 def test_an_error_names_the_state_that_was_not_guessed() -> None:
-    """A memory of one frame: its next value is this frame alone, so that only its name tells."""
+    """A memory of one frame: its next value is only this frame, so that its name decides."""
     cache: list[int | str] = [B, 3]
     model = model_with(
         {"cache_out": ("frame", "Relu"), "y2": ("cache", "Neg")},
@@ -143,7 +143,7 @@ def test_an_error_names_the_state_that_was_not_guessed() -> None:
         (None, True),
     ],
 )
-def test_sizes_of_outputs_that_are_not_told(given: list[int | str] | None, is_paired: bool) -> None:
+def test_sizes_of_outputs_that_are_not_known(given: list[int | str] | None, is_paired: bool) -> None:
     """The output of an operator whose shape nobody infers."""
     net = StreamNet()
     net.inputs["cache"] = [B, 3]

@@ -26,7 +26,7 @@ B, C, T = 2, 6, 12
 
 
 class PerturbedModel(Network):
-    """A network one part of which is perturbed.
+    """A network with one perturbed part.
 
     Args:
         rng: of its parts.
@@ -210,7 +210,7 @@ def joined_with_each_step(net: PerturbedModel) -> str:
     return net.add("Conv", joined, net.weights(C, C + 2, 1))
 
 
-def beside_each_step(kind: str) -> Perturbation:
+def with_each_step(kind: str) -> Perturbation:
     return lambda net: net.add(kind, net.last, net.constant(net.rng.uniform(0.3, 1.0, (1, 1, T))))
 
 
@@ -276,7 +276,7 @@ def places(net: PerturbedModel) -> str:
 
 
 def numbered(net: PerturbedModel, first: str, last: str, step: int = 1) -> str:
-    """Numbers from the first up to the last, as an axis of steps, beside what there is."""
+    """Numbers from the first up to the last, as an axis of steps, next to what there is."""
     ends = [net.add("Squeeze", item, net.ints(0)) for item in (first, last)]
     numbers = net.add("Range", *ends, net.constant(step, np.int64))
     return net.add("Mul", net.last, net.add("Cast", numbers, to=TensorProto.FLOAT))
@@ -311,7 +311,7 @@ def numbers_of_rows(net: PerturbedModel) -> str:
     return net.apart(net.add("Mul", rows, numbers))
 
 
-def numbers_beside_lengths(net: PerturbedModel) -> str:
+def numbers_with_lengths(net: PerturbedModel) -> str:
     """`arange(T) < lengths`, where whoever calls a chunk may say how long that is."""
     net.inputs.append(helper.make_tensor_value_info("n", TensorProto.INT64, [B, 1, 1]))
     net.feeds["n"] = np.array([5, 3], np.int64).reshape(B, 1, 1)
@@ -319,7 +319,7 @@ def numbers_beside_lengths(net: PerturbedModel) -> str:
     return net.add("Mul", net.last, is_within)
 
 
-def ones_beside_lengths(net: PerturbedModel) -> str:
+def ones_with_lengths(net: PerturbedModel) -> str:
     """The same of a sum of ones."""
     net.inputs.append(value("n", shape=[B, 1, 1]))
     net.feeds["n"] = np.array([5, 3], np.float32).reshape(B, 1, 1)
@@ -394,7 +394,7 @@ def row_by_newest(net: PerturbedModel) -> str:
 
 
 def one_hot_steps(net: PerturbedModel) -> str:
-    """As many classes as steps, of which all but the newest are none."""
+    """As many classes as steps; all but the newest are none."""
     depth = net.add("Squeeze", steps_of(net, net.last), net.ints(0))
     found = net.add("OneHot", largest_places(net, 1, 0), depth, net.constant([0.0, 1.0]), axis=1)
     return net.add("Add", net.last, net.add("ReduceSum", found, net.ints(1), keepdims=1))
@@ -527,7 +527,7 @@ def to_written_steps(net: PerturbedModel) -> str:
     return net.add("Expand", x, net.ints(1, 1, T))
 
 
-def beside_itself(net: PerturbedModel) -> str:
+def next_to_itself(net: PerturbedModel) -> str:
     return net.add("Expand", net.last, net.ints(1, 1, T))
 
 
@@ -555,21 +555,21 @@ def first_step(net: PerturbedModel) -> str:
     return net.last
 
 
-def sum_behind_unknown(net: PerturbedModel) -> str:
+def sum_after_unknown(net: PerturbedModel) -> str:
     return net.add("CumSum", net.of_unknown_rank(), net.constant(2, np.int64))
 
 
-def mean_behind_unknown(net: PerturbedModel) -> str:
+def mean_after_unknown(net: PerturbedModel) -> str:
     x = net.of_unknown_rank()
     return net.add("Sub", x, net.add("ReduceMean", x, axes=[2]))
 
 
-def reversed_behind_unknown(net: PerturbedModel) -> str:
+def reversed_after_unknown(net: PerturbedModel) -> str:
     x = net.of_unknown_rank()
     return net.add("Slice", x, net.ints(-1), net.ints(-FAR), net.ints(2), net.ints(-1))
 
 
-def table_behind_unknown(net: PerturbedModel) -> str:
+def table_after_unknown(net: PerturbedModel) -> str:
     return net.add("Mul", net.of_unknown_rank(), net.constant(net.rng.uniform(0.3, 1, (1, 1, T))))
 
 
@@ -616,7 +616,7 @@ def repeated_by_steps(net: PerturbedModel) -> str:
 
 
 def folded_steps(net: PerturbedModel) -> str:
-    """The features of each step beside those of others."""
+    """The features of each step next to those of others."""
     x = net.add("Reshape", net.last, net.ints(0, -1, C))
     return net.add("Reshape", net.add("Softmax", x, axis=1), net.add("Shape", net.last))
 
@@ -627,7 +627,7 @@ def flattened_steps(net: PerturbedModel) -> str:
 
 
 def uncut(net: PerturbedModel) -> str:
-    """What a deconvolution gives behind the last step stays."""
+    """What a deconvolution gives after the last step stays."""
     return net.add("ConvTranspose", net.last, net.weights(C, C, 3))
 
 
@@ -697,8 +697,8 @@ PERTURBATIONS: dict[str, Perturbation] = {
     "numbers up to twice": numbers_up_to_twice,
     "every other number": every_other_number,
     "numbers of rows": numbers_of_rows,
-    "numbers beside lengths": numbers_beside_lengths,
-    "a sum of ones beside lengths": ones_beside_lengths,
+    "numbers with lengths": numbers_with_lengths,
+    "a sum of ones with lengths": ones_with_lengths,
     "pairs of numbers": pairs_of_numbers,
     "steps by their numbers": steps_by_numbers,
     "steps by the numbers before": steps_by(lambda net, numbers: net.add("Sub", numbers, net.ints(1))),
@@ -720,9 +720,9 @@ PERTURBATIONS: dict[str, Perturbation] = {
     "the newest at each step": as_long_as("Expand"),
     "the newest repeated": as_long_as("Tile"),
     "the first step": first_step,
-    "a sum behind an unknown rank": sum_behind_unknown,
-    "a mean behind an unknown rank": mean_behind_unknown,
-    "reversed behind an unknown rank": reversed_behind_unknown,
+    "a sum after an unknown rank": sum_after_unknown,
+    "a mean after an unknown rank": mean_after_unknown,
+    "reversed after an unknown rank": reversed_after_unknown,
     **{f"padded by {mode}": padded_by(mode) for mode in ("reflect", "edge")},
     "padded with a number": padded_with(lambda net: net.constant(0.5)),
     "padded with steps": padded_with(lambda net: net.add("Squeeze", net.steps(), net.ints(0))),
@@ -757,20 +757,20 @@ OF_FIXED: dict[str, Perturbation] = {
     "scales of each step": scales_of_each_step,
     "rounded by each step": rounded_by_each_step,
     "joined with each step": joined_with_each_step,
-    **{f"{kind} beside each step": beside_each_step(kind) for kind in ("Add", "Mul", "PRelu", "Max", "Pow")},
+    **{f"{kind} with each step": with_each_step(kind) for kind in ("Add", "Mul", "PRelu", "Max", "Pow")},
     "chosen at each step": chosen_at_each_step,
     "a layer norm of each step": layer_norm_of_each_step,
     "a start of each step": start_of_each_step,
     "to written steps": to_written_steps,
-    "beside itself": beside_itself,
+    "next to itself": next_to_itself,
     "resized to what it is": resized_to,
-    "a table behind an unknown rank": table_behind_unknown,
+    "a table after an unknown rank": table_after_unknown,
 }
-#: What streams behind some parts, and is computed rightly then.
+#: What streams after some parts, and is computed rightly then.
 _MAY_STREAM = (
     *("pads of the same size", "to written steps", "resized to what it is"),
     *("a sum from the first", "divided by running ones", "steps by their numbers"),
-    *("expanded to written steps", "beside itself", "padded with a number"),
+    *("expanded to written steps", "next to itself", "padded with a number"),
     "padded by edge",
 )
 #: What streams only where a run always has the same number of steps: 12 are more than 6 features, or than 7.
@@ -778,7 +778,7 @@ _MAY_STREAM_FIXED = ("bands as long as steps", "a branch by steps")
 
 
 def positive(net: PerturbedModel) -> str:
-    """Numbers of which only some have a logarithm, a root, a power."""
+    """Numbers; only some have a logarithm, a root, a power."""
     kind = int(net.rng.integers(3))
     x = net.add("Abs", net.last) if kind else net.add("Exp", net.last)
     x = net.add("Add", x, net.constant(0.5))
@@ -878,7 +878,7 @@ def test_each_perturbation(name: str, tmp_path: Path) -> None:
 
 
 def test_a_delay_does_not_hide_that_an_output_is_longer(tmp_path: Path) -> None:
-    """The last steps of a deconvolution, behind a difference that comes one step later."""
+    """The last steps of a deconvolution, after a difference that comes one step later."""
     assert verdict(2161, tmp_path, ALL) == ("a deconvolution that is not cut", "refused")
 
 
@@ -896,7 +896,7 @@ def test_none_is_accepted_that_cannot_stream(part: int, tmp_path: Path) -> None:
     assert seen["refused"] >= 100 - len(_MAY_STREAM) - len(_MAY_STREAM_FIXED)
 
 
-def with_own_state(name: str, behind: bool) -> ModelProto:
+def with_own_state(name: str, is_after: bool) -> ModelProto:
     """A GRU whose state is an input and an output, and a perturbation after or before it."""
     net = PerturbedModel(np.random.default_rng(0), fixed=False)
     net.last = "X"
@@ -907,10 +907,10 @@ def with_own_state(name: str, behind: bool) -> ModelProto:
         net.nodes.append(node("GRU", [x, *weights, "", "", "h"], ["gy", "h_out"], hidden_size=C))
         net.last = net.swapped(net.add("Squeeze", "gy", net.ints(1)), (1, 2, 0))
 
-    if behind:
+    if is_after:
         gru()
     net.last = {**PERTURBATIONS, **OF_FIXED}[name](net)
-    if not behind:
+    if not is_after:
         gru()
     net.nodes.append(node("Identity", [net.last], ["Z"]))
     inputs = [value("X", shape=[B, C, "time"]), value("h", shape=[1, B, C]), *net.inputs]
@@ -922,19 +922,19 @@ def with_own_state(name: str, behind: bool) -> ModelProto:
 _RIGHT_IN_CHUNKS = {"to written steps", "steps by their numbers"}
 
 
-@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize("is_after", [True, False])
 @pytest.mark.parametrize("name", [*PERTURBATIONS, *OF_FIXED])
-def test_a_perturbation_near_a_state_is_reported(name: str, behind: bool, tmp_path: Path) -> None:
+def test_a_perturbation_near_a_state_is_reported(name: str, is_after: bool, tmp_path: Path) -> None:
     try:
-        path = save(tmp_path, with_own_state(name, behind))
+        path = save(tmp_path, with_own_state(name, is_after))
         loaded = onegru.load(path)
     except (KeyError, AttributeError, SpecError, onegru.FormatError):
         pytest.skip("no such network")
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             loaded.stream()
         except SpecError:
             return
-    is_told = any(issubclass(item.category, onegru.SpecWarning) for item in told)
-    assert is_told or name in _RIGHT_IN_CHUNKS
+    is_warned = any(issubclass(item.category, onegru.SpecWarning) for item in caught)
+    assert is_warned or name in _RIGHT_IN_CHUNKS

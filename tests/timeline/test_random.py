@@ -108,7 +108,7 @@ class Drawn:
         )
 
     def do_planes(self, x: str, order: str, axis: int) -> tuple[str, str]:
-        """A convolution over two of the axes, the third of which is the batch."""
+        """A convolution over two of the axes; the third is the batch."""
         y = self.net.op("Unsqueeze", x, self.net.const([1]))
         kernel = [int(size) for size in self.rng.choice([1, 3], 2)]
         pads = [kernel[0] - 1, kernel[1] - 1, 0, 0]
@@ -179,7 +179,7 @@ class Drawn:
         return found, rest[:at] + "I" + rest[at:]
 
     def do_by_elements(self, x: str, order: str, axis: int) -> tuple[str, str]:
-        """The largest element along an axis, taken by its place, or written there."""
+        """The largest element along an axis, read by its place, or written there."""
         place = self.places(x, axis)
         if self.rng.random() < 0.5:
             return self.net.op("Sub", x, self.net.op("GatherElements", x, place, axis=axis)), order
@@ -209,7 +209,7 @@ class Drawn:
 
 @pytest.mark.parametrize("part", range(4))
 def test_no_network_whose_chunks_differ_passes(part: int) -> None:
-    """Of 1,000 that were drawn so, none did; 472 passed, and 14 were told of whose chunks were equal."""
+    """Of 1,000 that were drawn so, none did; 472 passed, and 14 warned although chunks were equal."""
     seen = Counter[tuple[str, bool]]()
     for seed in range(part * 15, part * 15 + 15):
         drawn = Drawn(seed)

@@ -1,4 +1,4 @@
-"""Sizes beside time that are open: of states, and of Reshapes that have the number of steps written down."""
+"""Open sizes other than time: of states, and of Reshapes that have the number of steps written down."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def flat(net: PerturbedModel) -> str:
 
 
 def resized(net: PerturbedModel, x: str, *sizes: int, is_computed: bool) -> str:
-    """[batch·bands, T, 8], or [batch, …] of other sizes, of which the first is written as -1 or computed."""
+    """[batch·bands, T, 8], or [batch, …] of other sizes; the first is written as -1 or computed."""
     first = net.ints(-1)
     if is_computed:
         first = net.add("Gather", net.add("Shape", "X"), net.ints(0))
@@ -62,7 +62,7 @@ def computed(net: PerturbedModel) -> str:
 
 
 @pytest.mark.parametrize("make", [flat, with_bands, computed])
-def test_a_fixed_number_of_steps_beside_an_open_batch(
+def test_a_fixed_number_of_steps_with_an_open_batch(
     make: Callable[[PerturbedModel], str], tmp_path: Path
 ) -> None:
     net = PerturbedModel(np.random.default_rng(1), fixed=True)
@@ -83,7 +83,7 @@ def test_a_fixed_number_of_steps_beside_an_open_batch(
 
 
 def test_a_batch_that_may_go_with_another(tmp_path: Path) -> None:
-    """Of which either may be 1, so that none of them is certainly the size."""
+    """Either may be 1, so that none of them is certainly the size."""
     net = PerturbedModel(np.random.default_rng(1), fixed=True)
     net.inputs.append(value("other", shape=["rows", C, T]))
     net.last = net.add("Add", net.last, "other")

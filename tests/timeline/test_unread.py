@@ -34,7 +34,7 @@ FIRST = [node("Gather", ["x", "first"], ["x0"], axis=1), UNSQUEEZED]
 LAST = [node("Gather", ["x", "last"], ["x0"], axis=1), UNSQUEEZED]
 TURNED = node("Transpose", ["x"], ["t"], perm=[1, 0, 2])
 CUT = [TURNED, node("Slice", ["t", "one", "three", "zero"], ["x1"])]
-CUT_BEHIND = [TURNED, node("Slice", ["t", "minus", "end", "zero"], ["x1"])]
+CUT_AT_END = [TURNED, node("Slice", ["t", "minus", "end", "zero"], ["x1"])]
 
 
 def written(nodes: list[onnx.NodeProto], path: Path, steps: str | int = "time") -> Path:
@@ -52,9 +52,9 @@ def written(nodes: list[onnx.NodeProto], path: Path, steps: str | int = "time") 
         ),
         (LAST, f"{ONLY} position -1 is read: the model ignores the rest; was it exported for the last"),
         (CUT, "only positions 1, 2 are read: the model ignores the rest; was it exported for 3 steps?"),
-        (CUT_BEHIND, "only position -1 is read"),
+        (CUT_AT_END, "only position -1 is read"),
     ],
-    ids=["first", "last", "two", "cut behind"],
+    ids=["first", "last", "two", "cut at the end"],
 )
 def test_fixed_positions(nodes: list[onnx.NodeProto], words: str, tmp_path: Path) -> None:
     (found,) = find_unread(graph_of(written(nodes, tmp_path)))

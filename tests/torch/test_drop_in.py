@@ -1,4 +1,4 @@
-"""What PyTorch's own tests ask of nn.GRU and nn.GRUCell, asked of onegru's; each name says of which test."""
+"""What PyTorch's own tests ask of nn.GRU and nn.GRUCell, asked of onegru's; each name says which test."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_rnn_of_no_rows_or_steps(kind: Any) -> None:
 @MODULES
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_rnn_dropout(kind: Any, p: float) -> None:
-    """Between layers alone: with 1, the second layer sees zeros."""
+    """Only between layers: with 1, the second layer sees zeros."""
     module = kind(10, 20, num_layers=2, dropout=p)
     x = torch.randn(12, 3, 10)
     plain = copy.deepcopy(module)
@@ -182,7 +182,7 @@ def test_rnn_dropout_state() -> None:
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("has_state", [False, True])
 def test_variable_sequence(batch_first: bool, has_state: bool) -> None:
-    """Rows of their own lengths, packed, are what each is alone, in values and gradients."""
+    """Rows of their own lengths, packed, are what each is separately, in values and gradients."""
     lengths = [7, 5, 5, 2]
     for bidirectional in (False, True):
         module = ours.GRU(3, 4, 2, bidirectional=bidirectional, batch_first=batch_first).double()

@@ -43,9 +43,9 @@ def test_results_gradients_and_dropout_are_pytorchs(
     found = []
     for module in (theirs, mine):
         data = given.data.clone().requires_grad_()
-        taken = PackedSequence(data, given.batch_sizes, given.sorted_indices, given.unsorted_indices)
+        rebuilt = PackedSequence(data, given.batch_sizes, given.sorted_indices, given.unsorted_indices)
         torch.manual_seed(seed)
-        y, last = module(taken, h)
+        y, last = module(rebuilt, h)
         (y.data.sin().sum() + last.cos().sum()).backward()
         found.append([y.data, last, data.grad, *(p.grad for p in module.parameters())])
     for wanted, result in zip(*found, strict=True):
@@ -68,7 +68,7 @@ def test_rows_are_padded_by_little() -> None:
 
 
 def test_an_uneven_sequence_takes_little_memory() -> None:
-    """One long row beside many short ones was padded to 512,000 steps; 4,550 exist."""
+    """One long row with many short ones was padded to 512,000 steps; 4,550 exist."""
     given, module = sequence([2000] + [10] * 255, 64), ours.GRU(64, 128)
     biggest = 0
 

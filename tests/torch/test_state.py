@@ -50,7 +50,7 @@ FORMS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize(("first", "second"), itertools.product(FORMS, FORMS))
-def test_a_form_is_loaded_by_itself_alone(first: str, second: str) -> None:
+def test_a_form_is_loaded_only_by_itself(first: str, second: str) -> None:
     source, target = FORMS[first](), FORMS[second]()
     before = [tensor.clone() for tensor in target.parameters()]
     state = source.state_dict()
@@ -193,7 +193,7 @@ def test_entries_that_are_not_onegrus(what: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["pt", "safetensors"])
 def test_tensors_that_were_renamed_without_their_form(suffix: str, tmp_path: Path) -> None:
-    """As by who gives new names to weights and biases alone: they would be read as a plain GRU's."""
+    """As by who gives new names to only weights and biases: they would be read as a plain GRU's."""
     state = ours.GRU(I, H, clip=0.5).state_dict()
     renamed = {f"{'old' if name == KEY else 'new'}.{name}": value for name, value in state.items()}
     path = tmp_path / f"x.{suffix}"

@@ -59,7 +59,7 @@ def test_a_layout_that_both_mean(tmp_path: Path) -> None:
 
 
 def test_a_model_that_was_quantized(tmp_path: Path) -> None:
-    """Told from weights of 16 bits, whose errors are as large."""
+    """Distinguished from weights of 16 bits, whose errors are as large."""
     pytest.importorskip("onnxruntime")
     path, target = save(tmp_path, chain()), tmp_path / "q.onnx"
     store_in_int8(path, target, quantize=["GRU_1"])

@@ -26,9 +26,9 @@ def test_one_node(attention: bool, tmp_path: Path) -> None:
     model.opset_import[0].version = 17
     add_augru_functions(model)
     (gru,) = m.loaded(tmp_path, model).gru_nodes
-    alone = one_node_model("model.onnx", gru.step, gru.step.operator.version, m.WEIGHTS, feeds)
-    onnx.load_from_string(alone)
-    session = onnxruntime.InferenceSession(alone, providers=["CPUExecutionProvider"])
+    single = one_node_model("model.onnx", gru.step, gru.step.operator.version, m.WEIGHTS, feeds)
+    onnx.load_from_string(single)
+    session = onnxruntime.InferenceSession(single, providers=["CPUExecutionProvider"])
     layer = onegru.GRU(**m.WEIGHTS, attention=attention)
     wanted = layer(m.X, attention=A[..., 0] if attention else None)[0]
     np.testing.assert_allclose(session.run(None, feeds)[0], wanted, rtol=0, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Verification: planted faults are found, the node is named and the mistake told."""
+"""Verification: planted faults are found, the node is named and the mistake reported."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_faults_of_a_runtime(tmp_path: Path, fault: str, attributes: dict[str, A
     if fault != "no layout":
         assert found.output == "Y" and found.where is not None and found.expected != found.got
         assert found.where == (found.step, found.direction, found.row, found.unit)
-        # Lengths matter in the padding alone, which only the second row has.
+        # Lengths matter only in the padding, which only the second row has.
         assert (found.step, found.row) == ((2, 1) if fault == "no lengths" else (found.step, found.row))
 
 
@@ -96,12 +96,12 @@ def test_where_a_bidirectional_gru_differs_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_node_that_is_asked_alone(tmp_path: Path) -> None:
+def test_a_node_that_runs_separately(tmp_path: Path) -> None:
     """A runtime that does not expose inner values is given each node by itself."""
     found = verified(save(tmp_path, chain(clip=0.25)), feeds(), mutants.Shy())
     fault = fault_of(found)
     assert (fault.node, fault.diagnosis) == ("GRU_1", "clip were ignored")
-    assert only(found).reason == "found by running the node alone"
+    assert only(found).reason == "found by running the node separately"
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -109,7 +109,7 @@ def test_a_difference_that_goes_when_it_is_looked_for(tmp_path: Path) -> None:
     found = verified(save(tmp_path, chain(clip=0.25)), feeds(), mutants.Shifty())
     fault = fault_of(found)
     assert (fault.node, fault.diagnosis) == ("GRU_1", "clip were ignored")
-    assert only(found).reason == "found by running the node alone"
+    assert only(found).reason == "found by running the node separately"
 
 
 @pytest.mark.usefixtures("in_this_process")

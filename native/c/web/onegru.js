@@ -15,7 +15,7 @@ const NAMES = {
   activations: ACTIVATIONS,
 };
 const FLOAT32 = 2, INT8 = 4, AS_STORED = -1, ALL_ROWS = 0xffffffff, MAX_LAYERS = 256;
-// onegru_spec has twelve words, the last two of which are clip, then four activations, then two words.
+// onegru_spec has twelve words, the last two for clip, then four activations, then two words.
 const SPEC_BYTES = 48 + 4 * 24 + 8, OPTIONS_BYTES = 24, CALL_BYTES = 40;
 
 export class OnegruError extends Error {

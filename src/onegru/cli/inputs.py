@@ -28,14 +28,14 @@ _MOST_DIGITS = 12  # of a size in an option
 
 
 def parse_pairs(
-    option: str, texts: Sequence[str], what: str = "COLUMN", *, alone: bool = False
+    option: str, texts: Sequence[str], what: str = "COLUMN", *, bare_names: bool = False
 ) -> dict[str, str]:
-    """Parse NAME=VALUE, and return values by name. With `alone`, NAME means NAME=NAME."""
+    """Parse NAME=VALUE, and return values by name. With `bare_names`, NAME means NAME=NAME."""
     found: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
-        if not name or (separator and not value) or not (separator or alone):
-            raise SpecError.of(option, f"{text!r}; must be NAME={what}" + (" or NAME" if alone else ""))
+        if not name or (separator and not value) or not (separator or bare_names):
+            raise SpecError.of(option, f"{text!r}; must be NAME={what}" + (" or NAME" if bare_names else ""))
         if name in found:
             raise SpecError.of(option, f"{name!r} is given twice")
         found[name] = value if separator else name

@@ -203,9 +203,9 @@ def errors_of(spec: Spec, weights: Weights, problem: Problem) -> dict[str, Array
             if problem.initial_h is not None:
                 start[...] = problem.initial_h[d]
             H = Rounded(start, np.zeros_like(start), dtype)
-            for taken in range(int(lengths.max(initial=0))):
-                rows = np.flatnonzero(taken < lengths)
-                t = lengths[rows] - 1 - taken if backwards else np.full(len(rows), taken)
+            for done in range(int(lengths.max(initial=0))):
+                rows = np.flatnonzero(done < lengths)
+                t = lengths[rows] - 1 - done if backwards else np.full(len(rows), done)
                 a = None
                 if problem.attention is not None:
                     scores = problem.attention[t, rows].astype(np.float64)[:, None]

@@ -1,4 +1,4 @@
-"""Compute the elementary functions of which activation functions consist.
+"""Compute the elementary functions that activation functions consist of.
 
 This module computes them for NumPy arrays. onegru.torch.autograd.fallback does so for tensors, and
 onegru.formats.onnx.writing.gru_step for the nodes of an ONNX graph.

@@ -33,7 +33,7 @@ def dequantize(
 
 
 def _spread(array: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array | None:
-    """Return scales, of which there may be one per tensor, slice or block, for broadcasting to a shape."""
+    """Return scales, one per tensor, slice or block, in a form that broadcasts to a shape."""
     if array.size == 1 and array.ndim <= 1 and block_size == 0:
         return array.reshape(())
     if not -len(shape) <= axis < len(shape) or block_size < 0:

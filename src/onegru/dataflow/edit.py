@@ -162,7 +162,7 @@ class Edit:
     def rename(self, names: Mapping[str, str]) -> None:
         """Rename values everywhere."""
         for op in [*self.flow.ops, *self.added()]:
-            if names.keys() & (set(op.taken()) - {*op.inputs}):
+            if names.keys() & (set(op.reads()) - {*op.inputs}):
                 raise LookupError(op.name)
             now = self._staged.get(id(op), op)
             if names.keys() & {*now.inputs, *now.outputs}:

@@ -14,7 +14,7 @@ import numpy as np
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import BROKEN
 from onegru.dataflow.deep import answered_once
-from onegru.dataflow.neutral import beside_ones, one_number
+from onegru.dataflow.neutral import one_number, scaled_by_ones
 from onegru.dataflow.operator import MOST_SIZES, LoopIndex, Op, Shape, Size, as_sizes
 from onegru.dataflow.table import Call, Elements, UnknownOpError, evaluate, movers, operator_of
 
@@ -62,7 +62,7 @@ class Flow:
         self.producers = {name: op for op in self.ops for name in op.outputs if name}
         self.consumers: dict[str, list[Op]] = {}
         for op in self.ops:
-            for name in dict.fromkeys(op.taken()):
+            for name in dict.fromkeys(op.reads()):
                 self.consumers.setdefault(name, []).append(op)
         self._positions = {id(op): index for index, op in enumerate(self.ops)}
         self._changes[0] += 1
@@ -104,8 +104,8 @@ class Flow:
     def free(self) -> set[str]:
         """Return the values that come from enclosing graphs."""
         own = self.producers.keys() | self._constants.keys() | set(self.inputs)
-        taken = {name for op in self.ops for name in op.taken()} | set(self.outputs)
-        return taken - own - {""}
+        used = {name for op in self.ops for name in op.reads()} | set(self.outputs)
+        return used - own - {""}
 
     def owner(self, name: str) -> Flow:
         """Return the graph that defines a value."""
@@ -125,7 +125,7 @@ class Flow:
         if name in self.aliases:
             return self.resolve(self.aliases[name])
         op = self.producers.get(name)
-        passed = None if op is None else self._alias_target(op) or beside_ones(self, op)
+        passed = None if op is None else self._alias_target(op) or scaled_by_ones(self, op)
         return name if passed is None else self.resolve(passed)
 
     def _passing(self, name: str) -> str:
@@ -269,7 +269,7 @@ class Flow:
         return found if found is not None and len(found) <= MOST_SIZES else None
 
     def fill(self, name: str) -> Size | float | None:
-        """Return the number or size of which a value consists; None if its elements differ or are unknown."""
+        """Return the number or size that all elements equal; None if they differ or are unknown."""
         casts: list[str] = []
         for _ in range(100):
             name = self._passing(name)

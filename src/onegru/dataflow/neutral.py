@@ -13,17 +13,17 @@ from onegru.dataflow.table import operator_of
 _NUMBERS = (*ELEMENT_TYPES, "int32", "int64", "uint8", "bool")
 
 
-def beside_ones(flow: Facts, op: Op) -> str | None:
+def scaled_by_ones(flow: Facts, op: Op) -> str | None:
     """Return the value that an operator multiplies by ones, or divides by them; None for others."""
     # Keras multiplies by its dropout, a tensor of ones outside training. Sums with zeros are excluded,
     # because these can be an initial state, which identifies a cell.
     for index in operator_of(op.kind).ones_at if len(op.inputs) == 2 else ():
         name, other = op.inputs[1 - index], op.inputs[index]
         if flow.fill(other) == 1:
-            shape, beside = flow.shape(name), flow.shape(other)
-            if shape is None or beside is None or len(beside) > len(shape):
+            shape, other_shape = flow.shape(name), flow.shape(other)
+            if shape is None or other_shape is None or len(other_shape) > len(shape):
                 continue
-            sizes = zip(beside[::-1], shape[::-1], strict=False)
+            sizes = zip(other_shape[::-1], shape[::-1], strict=False)
             if all(size in (1, whole) for size, whole in sizes):  # otherwise broadcasting may enlarge it
                 return name
     return None

@@ -52,7 +52,7 @@ class Op:
         """Return the output with an index; "" if it is omitted."""
         return self.outputs[index] if index < len(self.outputs) else ""
 
-    def taken(self) -> Iterator[str]:
+    def reads(self) -> Iterator[str]:
         """Yield its inputs, including those of its bodies."""
         yield from filter(None, self.inputs)
         for body in self.bodies.values():
@@ -78,7 +78,7 @@ class Facts(Protocol):
         """Return a value's shape; None if even its rank is unknown."""
 
     def fill(self, name: str) -> Size | float | None:
-        """Return the number or size of which a value consists; None if its elements differ or are unknown."""
+        """Return the number or size that all elements equal; None if they differ or are unknown."""
 
     def producer(self, name: str) -> Op | None:
         """Return the operator of a value."""

@@ -20,7 +20,7 @@ def replace_ops(flow: Flow, added: Iterable[Op], constants: Mapping[str, Array])
         old.outputs = tuple("" if name in given else name for name in old.outputs)
     ops = _leading_to(flow.outputs, producers)
     waits = {
-        number: list(dict.fromkeys(id(producers[name]) for name in op.taken() if name in producers))
+        number: list(dict.fromkeys(id(producers[name]) for name in op.reads() if name in producers))
         for number, op in ops.items()
     }
     positions = {id(op): position for position, op in enumerate((*kept, *new))}
@@ -39,7 +39,7 @@ def needed_values(flow: Flow, outputs: Iterable[str] | None = None) -> set[str]:
 
 def _leading_to(outputs: Iterable[str], producers: Mapping[str, Op]) -> dict[int, Op]:
     """Return the operators that values depend on."""
-    names = reachable(outputs, lambda name: producers[name].taken() if name in producers else ())
+    names = reachable(outputs, lambda name: producers[name].reads() if name in producers else ())
     return {id(producers[name]): producers[name] for name in names if name in producers}
 
 

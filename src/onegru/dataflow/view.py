@@ -43,6 +43,6 @@ class View:
     def replaced(self, name: str, roles: dict[int, Role], columns: dict[int, Array]) -> View:
         """Return the view of another value, with these axes changed."""
         index = self.index.copy()
-        for axis, taken in columns.items():
-            index[self.row(axis)] = taken
+        for axis, indices in columns.items():
+            index[self.row(axis)] = indices
         return View(name, tuple(roles.get(axis, role) for axis, role in enumerate(self.roles)), index)

@@ -3,8 +3,8 @@
 let sheets = [], waiting = false;
 
 /** Draw soon; only the cursor if nothing else has changed. */
-function schedule(cursorAlone = false) {
-  if (!cursorAlone) state.stale = true;
+function schedule(cursorOnly = false) {
+  if (!cursorOnly) state.stale = true;
   if (waiting) return;
   waiting = true;
   requestAnimationFrame(() => {
@@ -92,7 +92,7 @@ function moveCursor(t, rank) {
   schedule(true);
 }
 
-/** A drag over a map: which part it selects; thin ones select along one axis alone. */
+/** A drag over a map: which part it selects; thin ones select along one axis only. */
 class Drag {
   constructor(sheet, from) {
     Object.assign(this, { sheet, from, to: from });

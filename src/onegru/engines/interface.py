@@ -40,7 +40,7 @@ class EngineOptions(NamedTuple):
     def for_node(self, name: str) -> Self:
         """Return the options of one GRU node of a model."""
         weights, activations = (
-            _told(value, name) for value in (self.weight_storage, self.activation_storage)
+            _option_for(value, name) for value in (self.weight_storage, self.activation_storage)
         )
         if not may_round(weights, activations):
             activations = DEFAULT_ACTIVATION_STORAGE if is_int8(weights) else None
@@ -51,7 +51,7 @@ class EngineOptions(NamedTuple):
         return self if dtype == "float32" else self._replace(weight_storage=None, activation_storage=None)
 
 
-def _told(value: str | None, node: str) -> str | None:
+def _option_for(value: str | None, node: str) -> str | None:
     """Return the value of an option for a node."""
     if value is None or "=" not in value:
         return value

@@ -183,9 +183,9 @@ def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, lea
             Y_h[...] = problem.initial_h
         for d, backwards in enumerate(spec.reversed_directions):
             H = Y_h[d]
-            for taken in range(int(lengths.max(initial=0))):
-                rows = np.flatnonzero(taken < lengths)
-                t = lengths[rows] - 1 - taken if backwards else np.full(len(rows), taken)
+            for done in range(int(lengths.max(initial=0))):
+                rows = np.flatnonzero(done < lengths)
+                t = lengths[rows] - 1 - done if backwards else np.full(len(rows), done)
                 a = None if attention is None else attention[t, rows].astype(np.float64)[:, None]
                 h = step(spec, weights[d], d, X[t, rows].astype(np.float64), H[rows], a).h
                 H[rows] = np.where(np.abs(h) < least, 0.0, h)

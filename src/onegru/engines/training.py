@@ -150,12 +150,12 @@ class TrainedLayer:
                 first = end - 1 if backwards else begin
                 rows = resets.before[first] & (lengths > first)
                 state[rows] = start[rows] if resets.to_initial else 0
-                taken = np.clip(lengths - begin, 0, end - begin)
+                row_steps = np.clip(lengths - begin, 0, end - begin)
                 scores = None if call.attention is None else call.attention[begin:end]
                 last = np.empty((1, B, H), dtype)
                 y = Y[begin:end, d : d + 1]
-                layer._native.run(call.X[begin:end], state[None], taken, scores, y, last, False)
-                state = np.where((taken > 0)[:, None], last[0], state)
+                layer._native.run(call.X[begin:end], state[None], row_steps, scores, y, last, False)
+                state = np.where((row_steps > 0)[:, None], last[0], state)
             Y_h[d] = np.where((lengths > 0)[:, None], state, 0)
 
     def _one_direction(self, d: int, backwards: bool) -> TrainedLayer:

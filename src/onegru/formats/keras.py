@@ -137,9 +137,9 @@ def _json(path: Path, text: bytes | str) -> Mapping[str, Any]:
     return content
 
 
-def _version(path: Path, told: object, given: str | None) -> str:
+def _version(path: Path, stored: object, given: str | None) -> str:
     """Return the version of Keras that wrote a file."""
-    if told is None or told == "":
+    if stored is None or stored == "":
         if given is None:
             raise SpecError.of(
                 "keras_version",
@@ -148,7 +148,7 @@ def _version(path: Path, told: object, given: str | None) -> str:
             )
         generation_of(given)
         return given
-    version = _text(told)
+    version = _text(stored)
     try:
         generation_of(version)
     except SpecError as error:

@@ -69,24 +69,24 @@ def read_note(
         pairs = tuple((state["output"], state["input"]) for state in states)
         shapes = {state["input"]: tuple(state["shape"]) for state in states}
         kept = {"keeps": True, "zero_inputs": frozenset(shapes)} if document.get("keeps") is True else {}
-        told = {state["input"]: state["initial"] for state in states if "initial" in state}
-        initial = {taken: np.array(numbers, np.float64) for taken, numbers in told.items()}
+        numbers_by_input = {state["input"]: state["initial"] for state in states if "initial" in state}
+        initial = {name: np.array(numbers, np.float64) for name, numbers in numbers_by_input.items()}
         delay = max(document.get("delays", {}).values(), default=0)
         time = document.get("time", {}).items() if delay else ()
         least = {name: (axis, delay + 1) for name, axis in time}
         is_sound = all(isinstance(item, list) for item in (states, *(one["shape"] for one in states)))
         takers, givers = {info.name: info for info in inputs}, {info.name for info in outputs}
-        is_sound = is_sound and len({*shapes}) == len({given for given, _ in pairs}) == len(pairs)
+        is_sound = is_sound and len({*shapes}) == len({output for output, _ in pairs}) == len(pairs)
         is_sound = is_sound and takers.keys() >= least.keys()
-        for given, taken in pairs:
-            known, shape = takers[taken].shape, shapes[taken]
-            is_sound = is_sound and given in givers and known is not None and len(shape) == len(known)
+        for output, taker in pairs:
+            known, shape = takers[taker].shape, shapes[taker]
+            is_sound = is_sound and output in givers and known is not None and len(shape) == len(known)
             is_sound = is_sound and all(isinstance(size, str) or _is_size(size) for size in shape)
-        for taken, array in initial.items():
-            sizes = zip(array.shape, shapes[taken], strict=True)
+        for taker, array in initial.items():
+            sizes = zip(array.shape, shapes[taker], strict=True)
             is_sound = is_sound and all(have in (1, size) for have, size in sizes)
             with np.errstate(over="ignore"):
-                start = array.astype(numpy_dtype(str(takers[taken].dtype)))
+                start = array.astype(numpy_dtype(str(takers[taker].dtype)))
             same = np.isfinite(start.astype(np.float64)) == np.isfinite(array)
             is_sound = is_sound and bool(same.all()) and not np.isnan(array).any()
         is_sound = is_sound and all(map(_is_size, (delay, *chain(*least.values()))))

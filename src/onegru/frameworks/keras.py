@@ -157,9 +157,9 @@ def _from_model(keras: Any, model: Any, name: str | None, engine: str) -> GRU | 
         return _from_one(keras, chosen[0], engine)
     hidden = ", ".join(_holders_of_others(keras, model, found))
     if not found:
-        beside = f"; GRUs inside {hidden} are not read: pass such a GRU itself" if hidden else ""
+        hint = f"; GRUs inside {hidden} are not read: pass such a GRU itself" if hidden else ""
         raise SpecError.of(
-            "source", f"the model {model.name!r} contains no layer of class {', '.join(RECURRENT)}{beside}"
+            "source", f"the model {model.name!r} contains no layer of class {', '.join(RECURRENT)}{hint}"
         )
     if hidden:
         raise SpecError.of(

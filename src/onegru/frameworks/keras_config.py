@@ -185,12 +185,12 @@ def _reset_after(cell: Cell, tensors: Mapping[str, object], where: str) -> bool:
     bias = as_tensor(f"{where}bias", tensors["bias"])
     if bias.ndim not in (1, 2):
         raise SpecError(f"{where}bias: shape {list(bias.shape)}; must be [2, 3*units] or [3*units]")
-    told = bias.ndim == 2
-    if cell.reset_after not in (None, told):
+    inferred = bias.ndim == 2
+    if cell.reset_after not in (None, inferred):
         raise SpecError(
-            f"{where}reset_after: {cell.reset_after}; must be {told}, as the bias is {list(bias.shape)}"
+            f"{where}reset_after: {cell.reset_after}; must be {inferred}, as the bias is {list(bias.shape)}"
         )
-    return told
+    return inferred
 
 
 def from_config(

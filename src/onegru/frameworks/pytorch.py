@@ -164,9 +164,9 @@ def from_torch(
     """
     if batch_first is not None:
         batch_first = flag("batch_first", batch_first)
-    state_dict, told = (source, {}) if is_mapping(source) else _state_dict(source, prefix)
+    state_dict, layouts = (source, {}) if is_mapping(source) else _state_dict(source, prefix)
     groups = find_groups(state_dict)
-    for name in told.keys() & groups.keys():  # the module is a GRU, so other tensors have no effect
+    for name in layouts.keys() & groups.keys():  # the module is a GRU, so other tensors have no effect
         groups[name].other = ""
     if prefix is not None:
         if not isinstance(prefix, str):
@@ -184,12 +184,12 @@ def from_torch(
             found = "".join(f"; {name!r} has {group.refusal}" for name, group in groups.items())
             raise SpecError.of("source", f"no tensors of a GRU (weight_ih_l0, weight_hh_l0, …){found}")
         (group,) = possible.values()
-    return read_group(group, engine=engine, layout=_layout(group, told.get(group.prefix), batch_first))
+    return read_group(group, engine=engine, layout=_layout(group, layouts.get(group.prefix), batch_first))
 
 
-def _layout(group: Group, told: bool | None, batch_first: bool | None) -> int:
+def _layout(group: Group, module_batch_first: bool | None, batch_first: bool | None) -> int:
     """Return the layout of calls, from the module or else from the caller's argument."""
-    says = False if group.is_cell else told
+    says = False if group.is_cell else module_batch_first
     if says is None:
         return int(batch_first or False)
     if batch_first not in (None, says):
@@ -216,7 +216,7 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
         import torch
 
     tensors = {name: value for name, value in module.state_dict().items() if packed_in(name) is None}
-    told: dict[str, bool | None] = {}
+    layouts: dict[str, bool | None] = {}
     wanted = prefix.removesuffix(".") if isinstance(prefix, str) else None
     for name, child in module.named_modules():
         kinds = (torch.nn.GRU, torch.nn.GRUCell)
@@ -248,8 +248,8 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
         tensors |= {f"{dot}{tensor}": numbers for tensor, numbers in found.items()}
         if own is None:  # a class without onegru's forward, so the entry does not apply
             tensors.pop(f"{dot}{KEY}", None)
-        told[name] = getattr(child, "batch_first", None)
-    return tensors, told
+        layouts[name] = getattr(child, "batch_first", None)
+    return tensors, layouts
 
 
 def _is_dynamic(kind: type) -> bool:

@@ -163,9 +163,11 @@ class _Cells:
             if id(last) in known or last.kind not in ("Where", "Add"):
                 continue
             if is_new_state(at, cell, last.outputs[0]):
-                taken = at.twins.keys() | {name for op in ops for name in op.outputs}
+                equal_values = at.twins.keys() | {name for op in ops for name in op.outputs}
                 made = [self.graph.flow.producers.get(name) for name in last.inputs]
-                ops += [op for op in made if op and id(op) not in known and not taken.isdisjoint(op.inputs)]
+                ops += [
+                    op for op in made if op and id(op) not in known and not equal_values.isdisjoint(op.inputs)
+                ]
                 ops.append(last)
                 at.twins[last.outputs[0]] = cell.output
                 at.boundaries.add(cell.output)  # matmuls may use it by the other name
@@ -228,7 +230,7 @@ class _Cells:
         upstream: dict[str, int] = {}
         for op in self.graph.flow.ops if bits else ():
             held = 0
-            for name in op.taken():
+            for name in op.reads():
                 held |= upstream.get(name, 0)
             for name in op.outputs:
                 if own := held | bits.get(name, 0):
@@ -256,7 +258,7 @@ class _Cells:
         emitter = self.graph.emitter(last.output, self.graph.dtype_of(last))
         with self.graph.search.guarded(last.output):
             change = _Chain(self.graph, emitter, chain, removed)
-            if not change.taken:
+            if not change.is_used:
                 return True
             width = change.emit()
             check = self.graph.check_numerically(emitter, last.output)
@@ -318,9 +320,9 @@ class _Chain:
         self.doubles = self._used(list(filter(None, self.twins)))
         self.zeros = self._used(self.zeroed) if all(self.zeroed) else _Used([], [])
         for item in chain:
-            if any(self._is_taken(name, set()) for name in item.zeroed[:-1]):
+            if any(self._is_used_outside(name, set()) for name in item.zeroed[:-1]):
                 raise MissError("its states are zeroed in several ways")
-        self.taken = bool(self.states or self.zeros or self.doubles)
+        self.is_used = bool(self.states or self.zeros or self.doubles)
         self.Y = ""
 
     def _source(self, views: Sequence[View]) -> Source:
@@ -330,9 +332,11 @@ class _Chain:
         """Return the users of the states: stacks of all states, and users of single states."""
         stacks = self._stacks_of(order)
         within = {id(op) for op, ops in stacks for op in (op, *ops)}
-        return _Used([op for op, _ in stacks], [name for name in order if self._is_taken(name, within)])
+        return _Used(
+            [op for op, _ in stacks], [name for name in order if self._is_used_outside(name, within)]
+        )
 
-    def _is_taken(self, name: str, within: set[int]) -> bool:
+    def _is_used_outside(self, name: str, within: set[int]) -> bool:
         flow = self.graph.flow
         known = self.inner | within
         return name in flow.outputs or any(id(op) not in known for op in flow.consumers.get(name, ()))

@@ -162,7 +162,7 @@ def _both_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op
     # `merged` contains the other direction of each merged node, by the node's identity.
     if op.kind != "Concat" or len(op.inputs) != 2:
         return
-    first, second = (_node_behind(flow, name) for name in op.inputs)
+    first, second = (_source_node(flow, name) for name in op.inputs)
     if first is None or second is None or {id(first), id(second)} & merged.keys() or first is second:
         return
     if _fit(flow, first, second) and not _is_below(merged, flow, first, second):
@@ -173,15 +173,15 @@ def _both_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op
 def _is_below(merged: Mapping[int, Op], flow: Flow, first: Op, second: Op) -> bool:
     """Whether one of two operators depends on the other; merged nodes count as one."""
 
-    def taken(name: str) -> Iterable[str]:
+    def inputs_of(name: str) -> Iterable[str]:
         op = flow.producers.get(name)
-        return () if op is None else [*op.taken(), *(merged[id(op)].taken() if id(op) in merged else ())]
+        return () if op is None else [*op.reads(), *(merged[id(op)].reads() if id(op) in merged else ())]
 
-    names = reachable([*first.taken(), *second.taken()], taken)
+    names = reachable([*first.reads(), *second.reads()], inputs_of)
     return any(flow.producers.get(name) in (first, second) for name in names)
 
 
-def _node_behind(flow: Flow, name: str) -> Op | None:
+def _source_node(flow: Flow, name: str) -> Op | None:
     """Return the new node that a value comes from through axis moves; None if there is none."""
     *_, source = moved_from(flow, name, AXIS_MOVES)
     op = flow.producers.get(source)

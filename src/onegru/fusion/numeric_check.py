@@ -78,13 +78,15 @@ class _Comparison:
         outputs = {name for op in new for name in op.outputs}
         self.wanted = sorted(outputs & flow.producers.keys())
         inputs = {name for op in new for name in op.inputs if name}
-        taken = inputs - outputs - constants.keys()
+        external = inputs - outputs - constants.keys()
         # In float64, for all runs.
         self.constants: dict[str, Array | None] = {
             name: as_float64(constants[name]) for name in inputs & constants.keys()
         }
-        self.derived = sorted(name for name in taken if _is_derived(flow, name, taken - {name}))
-        self.old, self.leaves = _leading(flow, [*self.wanted, *self.derived], taken.difference(self.derived))
+        self.derived = sorted(name for name in external if _is_derived(flow, name, external - {name}))
+        self.old, self.leaves = _leading(
+            flow, [*self.wanted, *self.derived], external.difference(self.derived)
+        )
 
     def run(self, sizes: Sizes) -> Compared:
         """Compare the outputs on inputs of all magnitudes."""
@@ -138,7 +140,7 @@ class _Comparison:
         def inputs(name: str) -> Iterable[str]:
             if name not in producers:
                 return [first] if (first := self.flow.resolve(name)) != name else ()
-            return producers[name].taken() if name not in self.leaves else ()
+            return producers[name].reads() if name not in self.leaves else ()
 
         return set(reachable(starts, inputs)).intersection(self.leaves)
 
@@ -224,7 +226,7 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
     """Return the operators that compute `wanted`, in order, and their inputs: `begin` or earlier values."""
     leaves = {name for name in begin if flow.constant(name) is None}
     ops: set[Op] = set()
-    shown: set[str] = set()  # values of which only the known shape matters
+    shown: set[str] = set()  # values needed only for their known shape
 
     def inputs(name: str) -> Iterable[str]:
         name = flow.resolve(name) if name in flow.aliases else name
@@ -238,7 +240,7 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
         if op.kind == "Shape" and flow.shape(op.inputs[0]) is not None:
             shown.add(op.inputs[0])
             return ()
-        return op.taken()
+        return op.reads()
 
     seen = set(reachable(wanted, inputs))
     leaves.update(name for name in shown - seen if flow.constant(name) is None)

@@ -72,7 +72,7 @@ class _Whole:
         self.done: list[tuple[Cell, bool, int]] = []
         # Values that the body computes twice: the value, and the equal value.
         self.twins: dict[str, str] = {}
-        # Carried values of which only the last one is used, by the value that they equal.
+        # Carried values used only after the last iteration, by the value that they equal.
         self.lasts: dict[str, Carried] = {}
         # The states of all iterations, by the body's name for a new state.
         self.states: dict[str, tuple[str, bool]] = {}
@@ -121,9 +121,9 @@ class _Whole:
     def _drop_unread(self) -> None:
         """Remove unused carried values; Keras passes on its last output."""
         loop, body = self.loop, self.loop.body
-        taken = {name for op in body.ops for name in op.taken()}.union(body.outputs)
+        used = {name for op in body.ops for name in op.reads()}.union(body.outputs)
         loop.carried = [
-            item for item in loop.carried if item.before in taken or (item.last and self._is_used(item.last))
+            item for item in loop.carried if item.before in used or (item.last and self._is_used(item.last))
         ]
 
     def _drop_twins(self) -> None:
@@ -315,8 +315,8 @@ class _Whole:
             inner = Float64Values(loop.body, state, constants, values)
             for name, source in loop.slices.items():
                 position = iteration if source.step > 0 else count - 1 - iteration
-                taken = np.take(values[source.name], [position], source.axis)
-                inner[name] = taken if source.is_kept else taken.squeeze(source.axis)
+                selected = np.take(values[source.name], [position], source.axis)
+                inner[name] = selected if source.is_kept else selected.squeeze(source.axis)
             for name, index in loop.indices.items():
                 if name in loop.body.inputs and name not in state:
                     inner[name] = np.array(index.base + index.sign * iteration, np.int64)

@@ -1,4 +1,4 @@
-"""Stacks of layers, each of which reads the outputs of the previous layer."""
+"""Stacks of layers: each layer reads the outputs of the previous one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PIPELINE_FLOPS = 4e6
 
 
 class Stack:
-    """A stack of GRU layers, each of which reads the outputs of the previous layer.
+    """A stack of GRU layers: each layer reads the outputs of the previous one.
 
     Each step of a layer gets the concatenated outputs of the previous layer's directions. Its input size is
     D·H of that layer.

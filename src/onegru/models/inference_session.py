@@ -129,12 +129,12 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 found.insert(0, {})
         index = names.index(own)
         item = chosen[index]
-        told: Any = item[1] if isinstance(item, tuple) else {}
+        own_options: Any = item[1] if isinstance(item, tuple) else {}
         if found is not None and index < len(found):
-            told = found[index]
-        if not isinstance(told, Mapping):
+            own_options = found[index]
+        if not isinstance(own_options, Mapping):
             return chosen, found, model_options(*asked)  # ONNX Runtime raises the error
-        given: dict[Any, Any] = {**asked.texts, **told}
+        given: dict[Any, Any] = {**asked.texts, **own_options}
         if found is None:
             chosen[index] = (own, given)
         elif index < len(found):

@@ -172,5 +172,5 @@ def _roots(flow: Flow, name: str) -> Iterator[tuple[str, bool]]:
             index = op.outputs.index(value)
             waiting += [(body, body.outputs[index], is_scaled) for body in op.bodies.values()]
         indices = _KEPT.get(kind, _SCALED.get(kind, ()))
-        taken = [op.inputs[index] for index in indices if index < len(op.inputs) and op.inputs[index]]
-        waiting += [(here, item, is_scaled or kind in _SCALED) for item in taken]
+        sources = [op.inputs[index] for index in indices if index < len(op.inputs) and op.inputs[index]]
+        waiting += [(here, item, is_scaled or kind in _SCALED) for item in sources]

@@ -32,10 +32,10 @@ def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims
     if dims and inputs is not None:
         raise SpecError.of("dims", "has no effect together with inputs; remove it")
     return dims and {
-        name: tuple(integer(f"dims[{name!r}]", size, 1) for size in told)
-        if isinstance(told, tuple)
-        else integer(f"dims[{name!r}]", told, 1)
-        for name, told in dims.items()
+        name: tuple(integer(f"dims[{name!r}]", size, 1) for size in asked)
+        if isinstance(asked, tuple)
+        else integer(f"dims[{name!r}]", asked, 1)
+        for name, asked in dims.items()
     }
 
 
@@ -58,9 +58,9 @@ def draw_inputs(
     Lengths are between 1 and the number of steps, and one row has all steps. Values are normally distributed.
     If outputs are not finite, as for logarithms and roots, other distributions are tried.
     """
-    for name, told in (dims or {}).items():
-        if min(told if isinstance(told, tuple) else (told,), default=1) < 1:
-            raise SpecError.of("dims", f"{name} is {told}; must be at least 1")
+    for name, asked in (dims or {}).items():
+        if min(asked if isinstance(asked, tuple) else (asked,), default=1) < 1:
+            raise SpecError.of("dims", f"{name} is {asked}; must be at least 1")
     shapes, _ = missing_shapes(model, {}, sizes, dims or {}, {}, "dims")
     return _Draw(model, {}, seed, shapes, others).finite()
 

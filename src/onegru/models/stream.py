@@ -55,18 +55,19 @@ class ModelStream:
                     raise SpecError.of(
                         "state", f"{name!r} is not an {side} of {graph.path}; must be one of {names}"
                     )
-            given, taken = outputs[output], self._inputs[taker]
-            if given.dtype != taken.dtype:
-                raise SpecError.of(
-                    "state", f"{output!r} is {given.dtype}, {taker!r} is {taken.dtype}; must have equal types"
-                )
-            if given.shape is not None and taken.shape is not None and not fits(given.shape, taken.shape):
+            source, target = outputs[output], self._inputs[taker]
+            if source.dtype != target.dtype:
                 raise SpecError.of(
                     "state",
-                    f"{output!r} is {shape_words(given.shape)}, {taker!r} is "
-                    f"{shape_words(taken.shape)}; must have equal shapes",
+                    f"{output!r} is {source.dtype}, {taker!r} is {target.dtype}; must have equal types",
                 )
-        self._untold = [
+            if source.shape is not None and target.shape is not None and not fits(source.shape, target.shape):
+                raise SpecError.of(
+                    "state",
+                    f"{output!r} is {shape_words(source.shape)}, {taker!r} is "
+                    f"{shape_words(target.shape)}; must have equal shapes",
+                )
+        self._open_outputs = [
             output
             for output, taker in self._pairs.items()
             if outputs[output].shape != self._inputs[taker].shape
@@ -150,7 +151,7 @@ class ModelStream:
             raise SpecError(
                 f"{error}{self._unpaired(given, str(error))}", error.argument
             ) from error.__cause__
-        for output in self._untold:
+        for output in self._open_outputs:
             info, new = self._inputs[self._pairs[output]], results[output].shape
             if not fits_shape(info, new):
                 raise SpecError.of(
@@ -210,8 +211,8 @@ class ModelStream:
         """Return the row axis of each state: that of its GRU node, or the axis named as in other inputs."""
         takers = list(self._pairs.values())
         shapes = {name: self._inputs[name].shape or () for name in takers}
-        told = batch_axes(self._graph)
-        named = {shapes[name][axis] for name, axis in told.items() if shapes.get(name)}
+        known_axes = batch_axes(self._graph)
+        named = {shapes[name][axis] for name, axis in known_axes.items() if shapes.get(name)}
         if not named:
             others = (info.shape or () for name, info in self._inputs.items() if name not in shapes)
             named = set.intersection(*map(set, shapes.values())).intersection(chain.from_iterable(others))
@@ -219,7 +220,7 @@ class ModelStream:
         axes: dict[str, int] = {}
         for name, shape in shapes.items():
             candidates = [axis for axis, size in enumerate(shape) if size in named]
-            axis = told.get(name, candidates[0] if len(candidates) == 1 else None)
+            axis = known_axes.get(name, candidates[0] if len(candidates) == 1 else None)
             if axis is None or axis >= len(shape):
                 raise SpecError.of(
                     "rows",
@@ -298,20 +299,20 @@ class ModelStream:
             info, shape = self._inputs.get(name), getattr(value, "shape", ())
             if info is not None and info.shape is not None and len(info.shape) == len(shape):
                 known = zip(info.shape, shape, strict=True)
-                told = {size: have for size, have in known if isinstance(size, str)}
-                for size in told.keys() & self._dims.keys():
-                    if told[size] != self._dims[size]:
+                named = {size: have for size, have in known if isinstance(size, str)}
+                for size in named.keys() & self._dims.keys():
+                    if named[size] != self._dims[size]:
                         raise SpecError(
-                            f"{name!r}: {size} is {told[size]}; must be {self._dims[size]}, as in dims="
+                            f"{name!r}: {size} is {named[size]}; must be {self._dims[size]}, as in dims="
                         )
-                for size in told.keys() & needed & sizes.keys():
-                    if told[size] != sizes[size]:
+                for size in named.keys() & needed & sizes.keys():
+                    if named[size] != sizes[size]:
                         raise SpecError(
-                            f"{name!r}: {size} is {told[size]}, and {sizes[size]} in {owners[size]!r}; must "
+                            f"{name!r}: {size} is {named[size]}, and {sizes[size]} in {owners[size]!r}; must "
                             "be equal, because a state has this size"
                         )
-                sizes.update(told)
-                owners.update(dict.fromkeys(told, name))
+                sizes.update(named)
+                owners.update(dict.fromkeys(named, name))
         for name, (axis, least) in self._graph.least_steps.items() if names else ():
             shape = getattr(inputs.get(name), "shape", ())
             if axis < len(shape) and shape[axis] < least:

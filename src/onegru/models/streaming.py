@@ -68,31 +68,31 @@ def run_in_chunks(
     found = judge(graph) if found is None else found
     is_sound = found.is_sound and time is None and not graph.starts and _is_open(graph, found)
     if is_sound and found.is_single and found.named:  # cannot be compared with a run of several steps
-        return forms.told(found)
+        return forms.annotated(found)
     try:
         made = forms.rewritten(is_sound)
-        taken = [name for name in made.time if time is None and name in found.pairs.values()]
-        if taken:
-            why = f"input {taken[0]!r} is named like a state, but has a time axis"
+        timed_states = [name for name in made.time if time is None and name in found.pairs.values()]
+        if timed_states:
+            why = f"input {timed_states[0]!r} is named like a state, but has a time axis"
             raise SpecError(f"{graph.path}: cannot run in chunks, as {why}")
     except SpecError as error:
         if is_sound:
-            return forms.told(found)
+            return forms.annotated(found)
         if found.pairs and not found.refusal and not graph.starts:
             hint = f"stream() of the unchanged model carries its own states ({found.states})"
             raise SpecError(f"{error}; {hint}", error.argument) from error.__cause__
         if not graph.grus and (hint := fusing_hint(graph.file or graph.path)):
             raise SpecError(f"{error}; {hint}", error.argument) from error.__cause__
         raise
-    return forms.told(found) if is_sound and made.states else made
+    return forms.annotated(found) if is_sound and made.states else made
 
 
 class Forms(NamedTuple):
     """The possible results for a model."""
 
-    # the model changed to run in chunks; True leaves an unchanged model to `told`
+    # the model changed to run in chunks; True leaves an unchanged model to `annotated`
     rewritten: Callable[[bool], Streaming]
-    told: Callable[[AsItIs], Streaming]  # the unchanged model, with metadata that say so
+    annotated: Callable[[AsItIs], Streaming]  # the unchanged model, with metadata that say so
 
 
 def forms_of_onnx(
@@ -104,20 +104,20 @@ def forms_of_onnx(
     sizes: Mapping[str, object] | None = None,
 ) -> Forms:
     """Return the forms of an ONNX model."""
-    from onegru.timeline.edits.onnx import streaming_model, told_model
+    from onegru.timeline.edits.onnx import annotated_model, streaming_model
 
     def rewritten(keeps: bool) -> Streaming:
         own = deepcopy(model) if keeps else model
         return streaming_model(source, own, graph, time, delay, sizes)
 
-    return Forms(rewritten, lambda found: told_model(source, model, graph, found))
+    return Forms(rewritten, lambda found: annotated_model(source, model, graph, found))
 
 
 def forms_of_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Forms:
     """Return the forms of an IR; arguments as in `forms_of_onnx`."""
-    from onegru.timeline.edits.openvino import streaming_ir, told_ir
+    from onegru.timeline.edits.openvino import annotated_ir, streaming_ir
 
-    return Forms(lambda _: streaming_ir(graph, time, delay), lambda found: told_ir(graph, found))
+    return Forms(lambda _: streaming_ir(graph, time, delay), lambda found: annotated_ir(graph, found))
 
 
 def _is_open(graph: Graph, found: AsItIs) -> bool:

@@ -42,7 +42,7 @@ class OnnxRuntime(Runtime):
                 disabled = harmful_optimizers(read_model(source, subject.model))
                 session = Session(subject.model, source, provider={}, disabled=disabled)
             else:
-                session = Session(subject.model, source, alone=self.provider)
+                session = Session(subject.model, source, only_provider=self.provider)
             return dict(zip(session.output_names, session.run(inputs), strict=True))
         except FormatError as error:  # the message only needs ONNX Runtime's own words
             raise FormatError(_FRAME.sub(r"\1", str(error))) from error.__cause__

@@ -262,8 +262,8 @@ class Measurement:
             array for outputs in self._expected for output in outputs.values() for array in arrays_in(output)
         ]
         compared = sum(map(count_finite, arrays))
-        told = (subject.group or None, compared, subject.steps, subject.source, subject.samples)
-        return Quantization(result, tuple(grus), whole, final, *told)
+        details = (subject.group or None, compared, subject.steps, subject.source, subject.samples)
+        return Quantization(result, tuple(grus), whole, final, *details)
 
     def _ratio(self, modes: Mapping[str, str]) -> float:
         """Return the SNR of the whole model with GRUs in these modes."""
@@ -329,8 +329,10 @@ class Measurement:
 
     def _times(self, runs: Mapping[str, Callable[[], object]]) -> dict[str, float]:
         """Return the shortest median of each run; the timings are interleaved, as in `onegru bench`."""
-        is_alone = not isinstance(self.subject.source, Model) or self.subject.source.other_node_count == 0
-        found = take_turns(runs, _TURNS, _TURN, **({"settle": 0.0} if is_alone else {}))
+        has_only_grus = (
+            not isinstance(self.subject.source, Model) or self.subject.source.other_node_count == 0
+        )
+        found = take_turns(runs, _TURNS, _TURN, **({"settle": 0.0} if has_only_grus else {}))
         return {word: min(seconds) for word, seconds in found.items()}
 
 

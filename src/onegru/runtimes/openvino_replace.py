@@ -123,16 +123,16 @@ def replace_layer(
     """Replace a layer by onegru's operator."""
     operator, attributes, options, node = ready.operator, ready.attributes, ready.options, ready.layer.node
     names = [port.name for port in operator.inputs[: node.get_input_size()]]
-    taken = {name: node.input_value(index) for index, name in enumerate(names)}
+    sources = {name: node.input_value(index) for index, name in enumerate(names)}
     lengths = operator.input("sequence_lens")
     if lengths is not None:
-        taken[lengths.name] = _as_int(taken[lengths.name])
+        sources[lengths.name] = _as_int(sources[lengths.name])
     packed = ready.packed
     state = _State(operator, attributes, names, packed, options, seen, is_watched)
     if packed is not None:
         if lengths is not None and all_steps:
-            del taken[lengths.name]
-        inputs = {name: value for name, value in taken.items() if name not in WEIGHTS}
+            del sources[lengths.name]
+        inputs = {name: value for name, value in sources.items() if name not in WEIGHTS}
         # A name from the content, so that OpenVINO's cache finds the same model, and only that.
         name = digest_of(f"{operator} {packed.layer.spec!r} {options!r}", packed.weights)
         new = None if seen is not None else _native_node(packed.layer, name, operator, inputs, is_watched)
@@ -140,9 +140,9 @@ def replace_layer(
             state = replace(state, names=list(inputs))
             new = _PythonGru.make(state, name, inputs.values(), keep)
     elif seen is not None or options != DEFAULT_OPTIONS:
-        new = _PythonGru.make(state, "", taken.values(), keep)
+        new = _PythonGru.make(state, "", sources.values(), keep)
     else:
-        new = next(c for c in CLASSES if c.operator is operator)(list(taken.values()), **attributes)
+        new = next(c for c in CLASSES if c.operator is operator)(list(sources.values()), **attributes)
         new.is_watched = is_watched
     if not isinstance(new, GruOp):
         new.get_rt_info()["opset"] = f"none, as it is {ONLY_IN_MEMORY}"  # the readers' errors name it

@@ -67,8 +67,8 @@ def check_type(field: Field, schema: pa.Schema) -> None:
         what = f"{len(indices)} columns of that name" if indices else "no such column"
         listed = ", ".join(repr(name) for name in schema.names) or "none"
         raise SpecError(f"{field.column!r}: {what}; must be one, for input {field.name!r}; columns: {listed}")
-    told = schema.field(indices[0]).type
-    depth, kind, fixed = 0, told, 1
+    column_type = schema.field(indices[0]).type
+    depth, kind, fixed = 0, column_type, 1
     if isinstance(kind, pa.BaseExtensionType):
         kind = _storage_type(field, kind)
     while _is_list(kind):
@@ -82,9 +82,9 @@ def check_type(field: Field, schema: pa.Schema) -> None:
         is_number = pa.types.is_boolean(kind)
     fits = depth <= deepest and is_number and depth >= (1 if field.is_sequence or field.width > 1 else 0)
     if not fits:
-        raise SpecError(f"{field.column!r}: {told}; must be {field.words}, for input {field.name!r}")
+        raise SpecError(f"{field.column!r}: {column_type}; must be {field.words}, for input {field.name!r}")
     if numpy_dtype(field.dtype).kind in "iu" and not pa.types.is_integer(kind):
-        raise SpecError(f"{field.column!r}: {told}; must be integers, for input {field.name!r}")
+        raise SpecError(f"{field.column!r}: {column_type}; must be integers, for input {field.name!r}")
 
 
 def _is_list(kind: pa.DataType) -> bool:

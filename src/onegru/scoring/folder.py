@@ -123,10 +123,10 @@ class Folder:
         path = str(self.part(number))
         with naming(path):
             metadata = pq.read_metadata(path)
-        told = (metadata.metadata or {}).get(_KEY)
-        if told is None:
+        entry = (metadata.metadata or {}).get(_KEY)
+        if entry is None:
             raise FormatError(f"{path}: not a part of this run; remove it")
-        skipped = int(json.loads(told)["skipped"])
+        skipped = int(json.loads(entry)["skipped"])
         if metadata.num_rows != (must := rows - skipped if skips else rows):
             raise FormatError(f"{path}: {count(metadata.num_rows, 'row')}; must be {must}; remove it")
         return metadata.num_rows, skipped

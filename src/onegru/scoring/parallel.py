@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from onegru.core.dtypes import Array
 from onegru.engines.native import asked_threads, get_num_threads, set_num_threads
 
-#: Function like `map` that runs a function on batches, each of which is an array of rows.
+#: Function like `map` that runs a function on batches: arrays of rows.
 BatchMap = Callable[[Callable[[Array], int], Iterable[Array]], Iterator[int]]
 
 _lock = threading.Lock()

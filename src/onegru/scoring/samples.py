@@ -58,7 +58,7 @@ def read_samples(
     columns = columns_of("inputs", inputs or {})
     takes: ModelInputs | LayersProgram
     if isinstance(source, Model):
-        takes = ModelInputs(source, columns, axes or {}, alone=True)
+        takes = ModelInputs(source, columns, axes or {}, single_rows=True)
     elif axes:
         raise SpecError.of("axes", "has no effect with layers, because their axes are known; remove it")
     else:

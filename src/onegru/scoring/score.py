@@ -125,8 +125,8 @@ def score(
             rows, skipped = (sum(column) for column in zip(*counts, strict=True))
             folder.succeed({"rows": rows, "skipped": skipped, "parts": len(parts)})
         else:
-            told = folder.success()
-            rows, skipped = told["rows"], told["skipped"]
+            totals = folder.success()
+            rows, skipped = totals["rows"], totals["skipped"]
     return Scoring(
         output=str(folder.path),
         files=len(paths),

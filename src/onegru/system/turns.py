@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 TURN = 0.1
 
 #: Calls of at least this many seconds are timed one at a time: reading the clock costs less than 1 % of that.
-_TIMED_ALONE = 20e-6
+_LONG_RUN = 20e-6
 
 _SETTLE = 0.02  # seconds, for another runtime's threads to fall asleep
 
@@ -26,7 +26,7 @@ def take_turns(
             time.sleep(settle)
             call()
             calls_left = max(1, int(turn / once[name]))
-            if once[name] > _TIMED_ALONE:
+            if once[name] > _LONG_RUN:
                 seconds[name].append(statistics.median(_once(call) for _ in range(calls_left)))
                 continue
             began = time.perf_counter()

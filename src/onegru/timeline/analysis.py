@@ -34,7 +34,7 @@ class TimeAnalysis:
         self.axes = Axes()
         self.known: dict[str, tuple[Axis, ...] | None] = {}
         self.moves: dict[int, list[Move] | None] = {}  # None: an operator without a rule
-        self.beside: dict[int, list[Move]] = {}  # of inputs that do not depend on the model's inputs
+        self.static_moves: dict[int, list[Move]] = {}  # of inputs that do not depend on the model's inputs
         self.measured: dict[str, tuple[Axis, str]] = {}  # sizes that Shape returns, with their axis and value
         self.computed: dict[str, frozenset[str]] = {}  # sizes computed from measured ones, by their names
         self.sized: dict[str, tuple[Size, ...]] = {}  # integers, if known as numbers or such sizes
@@ -45,20 +45,20 @@ class TimeAnalysis:
         self.from_states = {name: frozenset({name}) for name in states}
         self.leads_to: dict[str, frozenset[str]] = {name: frozenset({name}) for name in states.values()}
         for op in flow.ops:
-            taken = [name for name in op.taken() if name in self.dynamic]
-            if taken:
-                made_of = _NONE.union(*(self.from_states.get(name, _NONE) for name in taken))
+            dynamic_inputs = [name for name in op.reads() if name in self.dynamic]
+            if dynamic_inputs:
+                made_of = _NONE.union(*(self.from_states.get(name, _NONE) for name in dynamic_inputs))
                 self.dynamic.update(filter(None, op.outputs))
                 if made_of and op.kind not in ("Shape", "Size"):
                     self.from_states.update({name: made_of for name in op.outputs if name})
         for op in reversed(flow.ops):
             ends = _NONE.union(*(self.leads_to.get(name, _NONE) for name in op.outputs))
-            for name in op.taken() if ends else ():
+            for name in op.reads() if ends else ():
                 self.leads_to[name] = self.leads_to.get(name, _NONE) | ends
         for name in self.inputs:
             shape = flow.shape(name)
             self.known[name] = None if shape is None else tuple(map(self.axes.new, shape))
-        self.ops = [op for op in flow.ops if any(name in self.dynamic for name in op.taken())]
+        self.ops = [op for op in flow.ops if any(name in self.dynamic for name in op.reads())]
         self.recurrent = [op for op in self.ops if operator_of(op.kind).states]
         for op in self.ops:
             self._find_axes(op)
@@ -90,7 +90,9 @@ class TimeAnalysis:
             try:
                 every = [move for move in operator.along(call) if move.output < len(op.outputs)]
                 moves = [move for move in every if op.inputs[move.input] in self.dynamic]
-                self.beside[id(op)] = [move for move in every if op.inputs[move.input] not in self.dynamic]
+                self.static_moves[id(op)] = [
+                    move for move in every if op.inputs[move.input] not in self.dynamic
+                ]
                 if any(name in self.dynamic and self.known.get(name) is None for name in op.inputs):
                     moves = None
                 elif any(move.axis >= len(self.known[op.inputs[move.input]] or ()) for move in moves):
@@ -126,15 +128,15 @@ class TimeAnalysis:
         ):
             return
         else:
-            taken = [name for name in op.inputs if name]
-            parts = [self.sizes_in(name) for name in taken]
+            inputs = [name for name in op.inputs if name]
+            parts = [self.sizes_in(name) for name in inputs]
             try:
                 known, call = [part for part in parts if part is not None], Call(op, self.flow, ())
                 found = call.operator.sizes(call, known) if known and len(known) == len(parts) else None
             except (UnknownOpError, ArithmeticError, LookupError, ValueError):
                 return
             if found is None and all(
-                part is not None or name not in self.dynamic for name, part in zip(taken, parts, strict=True)
+                part is not None or name not in self.dynamic for name, part in zip(inputs, parts, strict=True)
             ):
                 found = self._computed_sizes(op, known)
         if found is not None and len(found) <= MOST_SIZES:
@@ -221,7 +223,7 @@ class TimeAnalysis:
             return None
         if shape is None:
             other_axes = {
-                move.to for move in self.beside[id(op)] if move.to is not None and move.output == output
+                move.to for move in self.static_moves[id(op)] if move.to is not None and move.output == output
             }
             rank = max(
                 operator_of(op.kind).least_rank(self.call(op), output),
@@ -287,7 +289,7 @@ class TimeAnalysis:
         for op in reversed(self.ops):
             if needed.intersection(op.outputs):
                 index = (dropped or {}).get(id(op), -1)
-                needed.update(op.taken() if index < 0 else (*op.inputs[:index], *op.inputs[index + 1 :]))
+                needed.update(op.reads() if index < 0 else (*op.inputs[:index], *op.inputs[index + 1 :]))
         return needed - {""}
 
     def all_steps(self, op: Op) -> tuple[int, int] | None:
@@ -317,7 +319,7 @@ class TimeAnalysis:
         *_, source = moved_from(self.flow, name, PARTS)
         return source if source in self.inputs and source not in streamed else None
 
-    def starts_alone(self, name: str) -> bool:
+    def is_only_initial_state(self, name: str) -> bool:
         """Whether recurrences use the parts of an input only as initial states."""
         parts = self.moved_to(name, PARTS)
         ops = [(op, part) for part in parts for op in self.flow.consumers.get(part, ())]

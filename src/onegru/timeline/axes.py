@@ -16,7 +16,7 @@ _MOST_FACTORS = 64  # of one axis; in a malicious file, the number could double 
 
 
 class Axes:
-    """Factors, some of which are equal."""
+    """Factors of axes, grouped into equal ones."""
 
     def __init__(self) -> None:
         self._parents: list[int] = []
@@ -120,17 +120,17 @@ class Axes:
         """Return the first axes that are certain, and the remaining factors and sizes."""
         factors, found = list(factors), list[Axis | None]()
         while len(found) < len(wanted) and factors:
-            size, taken, product = wanted[len(found)], list[int](), 1
+            size, matched, product = wanted[len(found)], list[int](), 1
             ones = _count_ones(item for _, item in factors)
             if size == 1:
                 wanting = _count_ones(wanted[len(found) :])
                 count = min(ones, max(1, ones - wanting + 1))
-                taken = [factor for factor, _ in factors[:count]]
+                matched = [factor for factor, _ in factors[:count]]
                 del factors[:count]
             elif isinstance(size, str):
                 if len(factors) == ones or not self._is_size(size, *factors[ones]):
                     break
-                taken = [factor for factor, _ in factors[: ones + 1]]
+                matched = [factor for factor, _ in factors[: ones + 1]]
                 del factors[: ones + 1]
             elif size == 0:
                 break
@@ -151,9 +151,9 @@ class Axes:
                     count += 1
                 elif product != size:
                     break
-                taken = [factor for factor, _ in factors[:count]]
+                matched = [factor for factor, _ in factors[:count]]
                 del factors[:count]
-            found.append(tuple(taken[::-1] if backwards else taken) or self.new(1))
+            found.append(tuple(matched[::-1] if backwards else matched) or self.new(1))
         left = wanted[len(found) :]
         if not factors and all(size == 1 for size in left):
             return [*found, *(self.new(1) for _ in left)], [], []
@@ -185,15 +185,17 @@ class Axes:
             self.find(factor): {self.find(item) for item in self.flat(axis) if self._sizes[item] != 1}
             for factor, axis in self._parts.items()
         }
-        alone, before = set(time), 0
-        while len(alone) > before:
-            before = len(alone)
+        only_time, before = set(time), 0
+        while len(only_time) > before:
+            before = len(only_time)
             for factor, roots in parts.items():
-                if factor in alone:
-                    alone |= roots
-                elif roots and roots <= alone:
-                    alone.add(factor)
-        return alone | {factor for factor, roots in parts.items() if not roots.isdisjoint(alone)}, alone
+                if factor in only_time:
+                    only_time |= roots
+                elif roots and roots <= only_time:
+                    only_time.add(factor)
+        return only_time | {
+            factor for factor, roots in parts.items() if not roots.isdisjoint(only_time)
+        }, only_time
 
     def goes_along(self, axis: Axis | None, time: Collection[int]) -> bool:
         """Whether an axis is one of these factors, or contains one."""

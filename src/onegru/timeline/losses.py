@@ -150,7 +150,7 @@ class LossFinder:
         def before(current: Op | None) -> list[Op | None]:
             return [
                 producers.get(name)
-                for name in (() if current is None else current.taken())
+                for name in (() if current is None else current.reads())
                 if name in self.analysis.dynamic and name not in self.analysis.states
                 if any(axes.goes_along(axis, time) for axis in known.get(name) or ())
                 or (not time and (current is op or known.get(name) is None))
@@ -167,14 +167,14 @@ class LossFinder:
         """Find faults of an operator, and record the kinds of its outputs."""
         outputs = [name for name in op.outputs if name]
         kind, moves = op.kind, self.analysis.moves[id(op)]
-        is_streamed = not self.streamed.isdisjoint(op.taken())
+        is_streamed = not self.streamed.isdisjoint(op.reads())
         if kind in ("Shape", "Size") or not (is_streamed or moves is None or id(op) in self.analysis.lost):
             return
         self.streamed.update(outputs if is_streamed else ())
-        timed = {name: self.timed(name) for name in (*op.taken(), *outputs)}
+        timed = {name: self.timed(name) for name in (*op.reads(), *outputs)}
         gives_time = any(timed[name] for name in outputs)
         if moves is None:
-            takes_time = any(timed[name] and name in self.streamed for name in op.taken())
+            takes_time = any(timed[name] and name in self.streamed for name in op.reads())
             if gives_time or takes_time:
                 yield "unknown", UNKNOWN
             return

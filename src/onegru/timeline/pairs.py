@@ -41,52 +41,52 @@ def pair_by_name(
     takers, givers = list(inputs), list(outputs)
     known = {size for info in takers for size in info.shape or ()}
     candidates = [
-        (given.name, taken.name)
-        for taken in takers
-        for given in givers
-        if taken.shape is not None
-        and taken.is_tensor
-        and taken.dtype == given.dtype
-        and None not in taken.shape
-        and _may_take(taken.shape, given.shape, known)
-        and fits(flow.shape(values[1][given.name]) or taken.shape, taken.shape)
-        and is_next_name(taken.name, given.name)
+        (giver.name, taker.name)
+        for taker in takers
+        for giver in givers
+        if taker.shape is not None
+        and taker.is_tensor
+        and taker.dtype == giver.dtype
+        and None not in taker.shape
+        and _may_take(taker.shape, giver.shape, known)
+        and fits(flow.shape(values[1][giver.name]) or taker.shape, taker.shape)
+        and is_next_name(taker.name, giver.name)
     ]
     counts = Counter(name for pair in candidates for name in set(pair))
     found = {
-        given: taken
-        for given, taken in candidates
-        if counts[given] == counts[taken] == 1
-        and values[0][taken] in values_before(flow, values[1][given])
-        and not _is_last_state(flow, values[1][given])
+        output: taker
+        for output, taker in candidates
+        if counts[output] == counts[taker] == 1
+        and values[0][taker] in values_before(flow, values[1][output])
+        and not _is_last_state(flow, values[1][output])
     }
     if len(found) < min(len(takers), len(givers)):
         return found
-    return {given: taken for given, taken in found.items() if _is_of_memory(_words(taken))}
+    return {output: taker for output, taker in found.items() if _is_of_memory(_words(taker))}
 
 
 def _may_take(
-    taken: tuple[Dimension, ...], given: tuple[Dimension, ...] | None, known: Collection[Dimension]
+    target: tuple[Dimension, ...], source: tuple[Dimension, ...] | None, known: Collection[Dimension]
 ) -> bool:
     """Whether an output can feed an input: each size is equal, or unknown."""
     # Exporters invent names for unknown sizes of outputs; no input has these names.
-    return given is None or (
-        len(given) == len(taken)
+    return source is None or (
+        len(source) == len(target)
         and all(
             have == want or have is None or (isinstance(have, str) and have not in known)
-            for have, want in zip(given, taken, strict=True)
+            for have, want in zip(source, target, strict=True)
         )
     )
 
 
-def is_next_name(taken: str, given: str) -> bool:
+def is_next_name(taker: str, output: str) -> bool:
     """Whether an output's name marks it as the next value of an input."""
     return any(
         bool(base) and base == other and (strong or _is_of_memory(base))
-        for base, strong_in in _bases(taken, _IN, _BEFORE)
-        for other, strong_out in _bases(given, _OUT, _AFTER)
+        for base, strong_in in _bases(taker, _IN, _BEFORE)
+        for other, strong_out in _bases(output, _OUT, _AFTER)
         for strong in (strong_in or strong_out,)
-        if taken != given
+        if taker != output
     )
 
 
@@ -116,7 +116,7 @@ def _bases(name: str, plain: set[str], strong: set[str]) -> list[tuple[tuple[str
 def values_before(flow: Flow, name: str) -> set[str]:
     """Return the values that a value depends on."""
     producers = flow.producers
-    return set(reachable([name], lambda value: producers[value].taken() if value in producers else ()))
+    return set(reachable([name], lambda value: producers[value].reads() if value in producers else ()))
 
 
 def _is_last_state(flow: Flow, name: str) -> bool:

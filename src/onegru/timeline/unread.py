@@ -1,4 +1,4 @@
-"""Find dynamic input axes of which a model reads only fixed positions."""
+"""Find dynamic input axes that a model reads only at fixed positions."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def choose_layer_route(tensors: Tensors) -> Route:
         return Route.ELEMENTARY
     if torch.jit.is_tracing():
         raise SpecError("trace: torch.jit.trace supports only torch.nn.GRU's equation; use torch.export")
-    if torch.compiler.is_compiling() or watching.is_functionalized(alone=True):
+    if torch.compiler.is_compiling() or watching.is_functionalized(as_only_transform=True):
         return Route.OPERATOR
     if watching.is_functionalized():  # other transforms as well, which have no rule for an operator
         return Route.ELEMENTARY

@@ -44,13 +44,15 @@ def compare_with(
     if file.kind.holds == "layers":
         found = load_layers(file)
         names = [*(found if nodes else distinct_layers(found))]
-        layers_there = named_layers({name: found[name] for name in _taken(path, names, nodes)})
+        layers_there = named_layers({name: found[name] for name in _selected_names(path, names, nodes)})
         theirs = [(name, of_layer(layer)) for name, layer in layers_there]
     else:
         reference = load(file, engine="reference")
         theirs = _model_calls(reference)
         names = [name for name, _ in theirs]
-        theirs = [theirs[names.index(name)] for name in _taken(path, names, nodes)] if nodes else theirs
+        theirs = (
+            [theirs[names.index(name)] for name in _selected_names(path, names, nodes)] if nodes else theirs
+        )
         outputs, calls, strict = _compare_models(model, reference, inputs, tolerance, notes)
     ours = _model_calls(model)
     layers = _compare_layers(ours, theirs, calls, notes)
@@ -69,7 +71,7 @@ def compare_with(
 # ---- GRUs
 
 
-def _taken(path: Path, names: Sequence[str], nodes: Sequence[str]) -> Sequence[str]:
+def _selected_names(path: Path, names: Sequence[str], nodes: Sequence[str]) -> Sequence[str]:
     """Return the GRUs of a reference to compare with: those in `nodes`, or all."""
     for name in nodes:
         if names.count(name) != 1:
@@ -131,23 +133,25 @@ def _compare_models(
     # The third item says whether outputs differ only because the tolerance is below rounding.
     if inputs is None:
         return (), [], ""
-    taken = _match([info.name for info in model.inputs], [info.name for info in reference.inputs])
-    given = _match([info.name for info in model.outputs], [info.name for info in reference.outputs])
-    if taken is None or given is None:
-        what = "inputs" if taken is None else "outputs"
+    input_names = _match([info.name for info in model.inputs], [info.name for info in reference.inputs])
+    output_names = _match([info.name for info in model.outputs], [info.name for info in reference.outputs])
+    if input_names is None or output_names is None:
+        what = "inputs" if input_names is None else "outputs"
         notes.append(f"the two differ in their number of {what}: they are not run on the same ones")
         return (), [], ""
-    for side, names in (("inputs", taken), ("outputs", given)):
+    for side, names in (("inputs", input_names), ("outputs", output_names)):
         if any(own != other for own, other in names.items()):
             pairs = ", ".join(f"{own!r} is {other!r}" for own, other in names.items())
             notes.append(f"{side} are matched by their order: {pairs}")
     ours = traced_run(model, inputs, "reference")
     try:
-        theirs = traced_run(reference, {taken[name]: value for name, value in inputs.items()}, "reference")
+        theirs = traced_run(
+            reference, {input_names[name]: value for name, value in inputs.items()}, "reference"
+        )
     except OneGRUError as error:
         notes.append(f"the reference refuses the inputs: {error}")
         return (), [], ""
-    expected = {name: theirs.outputs[other] for name, other in given.items()}
+    expected = {name: theirs.outputs[other] for name, other in output_names.items()}
     allowed = Tolerances(model, inputs, ours.outputs, tolerance)
     outputs = compare_outputs(expected, ours.outputs, allowed.allowed)
     calls: list[tuple[Call, Call]] = []

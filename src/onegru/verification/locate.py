@@ -89,9 +89,9 @@ def find_fault(
     # An IR is not split into layers.
     file = model.graph.file
     is_ir = file is not None and file.kind is Kind.OPENVINO
-    fault = None if is_ir else _fault_alone(model, ours, runtime, run)
+    fault = None if is_ir else _fault_in_separate_model(model, ours, runtime, run)
     if fault is not None:
-        return fault, "found by running the node alone"
+        return fault, "found by running the node separately"
     return None, f"the node at fault could not be determined: {why}"
 
 
@@ -116,7 +116,9 @@ def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | N
     return None
 
 
-def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: Run) -> Fault | None:
+def _fault_in_separate_model(
+    model: Model, ours: Mapping[str, Any], runtime: Runtime, run: Run
+) -> Fault | None:
     """Return the first GRU node that a runtime computes incorrectly in a separate model."""
     from onegru.verification.probe import one_node_model
 

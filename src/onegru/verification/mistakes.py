@@ -87,7 +87,7 @@ def _time_first(call: Call) -> Call | None:
 
 
 def _both(first: Mistake, second: Mistake) -> Mistake:
-    """Return two mistakes together, each of which changes the call."""
+    """Return a combination of two mistakes; both must change the call."""
 
     def make(call: Call) -> Call | None:
         one = first.make(call)

@@ -1,4 +1,4 @@
-"""`onegru convert`: every kind of file to every other, checked; refusals; nothing lost or left behind."""
+"""`onegru convert`: each kind of file to each other, checked; refusals; nothing is lost, no leftovers."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_nodes_by_name(convert: Cli) -> None:
     )
 
 
-NOT_ALONE: dict[str, tuple[list[onnx.NodeProto], str]] = {
+NOT_ONLY_GRUS: dict[str, tuple[list[onnx.NodeProto], str]] = {
     "before": (
         [node("Tanh", ["X"], ["x"]), gru("x", ["Y", "Y_h"], name="g")],
         "changes its input before the first GRU",
@@ -350,7 +350,7 @@ NOT_ALONE: dict[str, tuple[list[onnx.NodeProto], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", NOT_ALONE.values(), ids=NOT_ALONE)
+@pytest.mark.parametrize("case", NOT_ONLY_GRUS.values(), ids=NOT_ONLY_GRUS)
 def test_a_model_that_does_more(convert: Cli, case: tuple[list[onnx.NodeProto], str]) -> None:
     nodes, reason = case
     constants = {**weights(), "h": np.full((1, 2, 3), 0.5, np.float32)}
@@ -413,7 +413,7 @@ def test_tiny_numbers_are_many_apart(convert: Cli, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_run_that_disagrees_counts_whatever_another_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run has a tolerance of its own: the larger difference may be the one that is allowed."""
+    """Each run has its own tolerance: the larger difference may be the one that is allowed."""
     runs = {
         1: Comparison("Y", agrees=False, max_abs=2e-6, tolerance=1e-6, compared=1, steps=1),
         7: Comparison("Y", max_abs=5e-6, tolerance=1e-5, compared=9, steps=7),
@@ -474,7 +474,7 @@ def test_models_from_python(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no GRU node"):
         proto = graph([node("Relu", ["X"], ["Y"])], [value("X", shape=[2])], ["Y"])
         layers_of_model(onegru.load(save_model(tmp_path, model(proto))))
-    # One GRU alone need not be run to be known, and so may leave its input's shape open.
+    # A single GRU need not be run to be known, and so may leave its input's shape open.
     proto = graph([gru("X", ["Y"], bias="B")], [value("X")], ["Y"], weights())
     found = layers_of_model(onegru.load(save_model(tmp_path, model(proto))))
     assert isinstance(found, GRU) and np.array_equal(found.weights.W, weights()["W"])
@@ -528,7 +528,7 @@ def test_external_data_are_not_overwritten(convert: Cli) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_what_a_checkpoint_holds_beside_its_grus_is_named(cli: Cli, suffix: str) -> None:
+def test_other_content_of_a_checkpoint_is_named(cli: Cli, suffix: str) -> None:
     rng = np.random.default_rng(0)
     shapes = {"weight_ih_l0": (9, 4), "weight_hh_l0": (9, 3), "bias_ih_l0": (9,), "bias_hh_l0": (9,)}
     lstm = {"weight_ih_l0": (12, 4), "weight_hh_l0": (12, 3)}
@@ -552,7 +552,7 @@ def test_what_a_checkpoint_holds_beside_its_grus_is_named(cli: Cli, suffix: str)
     assert onegru.inspect("own.safetensors").left_out == ()
 
 
-def test_what_a_keras_model_holds_beside_its_grus_is_named(cli: Cli) -> None:
+def test_other_content_of_a_keras_model_is_named(cli: Cli) -> None:
     gru = entry("rnn", reset_after=True, recurrent_activation="sigmoid")
     names = ("kernel", "recurrent_kernel", "bias")
     tensors = {"rnn": [(f"rnn/{name}", array) for name, array in zip(names, arrays(), strict=True)]}

@@ -34,7 +34,7 @@ def threads_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def given(tmp_path: Path) -> dict[str, Path]:
-    """A model and a file of rows, the last of which is empty."""
+    """A model and a file of rows; the last row is empty."""
     onegru.save_layers(make_gru(), tmp_path / "m.safetensors")
     rows: list[Any] = [row.tolist() for row in sequences()]
     events = pa.array([*rows, []], pa.list_(pa.list_(pa.float32())))

@@ -128,7 +128,7 @@ def test_what_is_no_tensor(verify: Cli) -> None:
 
 
 @pytest.mark.long
-def test_refusals_alone_do_not_fail(verify: Cli) -> None:
+def test_refusals_do_not_fail(verify: Cli) -> None:
     pytest.importorskip("onnxruntime")
     save(Path(), chain(True, "float64"))
     code, out, _ = verify("model.onnx", *DIMS, "--tolerance", 1e-5)

@@ -114,7 +114,7 @@ def test_the_matrix_and_its_filters(page: Path) -> None:
     assert everything["reached"] == ["✓passes 3/3", "≠differs 0/3", "✗crashes 0/1"]
     assert everything["all cases"] == ["8", "2 3d 2r", "1 1c"]
     assert everything["GRU-1"] == ["✓passes 2/2", "⊘refuses 0/2", "–"]
-    assert everything["GRU-14"][1] == "◐passes alone 2/5"  # the plain node; not shown as a pass
+    assert everything["GRU-14"][1] == "◐passes on its own 2/5"  # the plain node; not shown as a pass
     assert everything["GRUCell-3"] == ["✓passes 1/1", "–", "–"]
     assert everything["1000"][:2] == ["✓passes 1/1", "≠differs 0/1"]
     assert everything["Relu"] == ["✓passes 1/1", "✓passes 1/1", "–"]  # a second direction is no unusual thing

@@ -36,7 +36,7 @@ def test_onegru(engine: str) -> None:
     assert found.outcomes == dict.fromkeys([case.name for case in FEW], PASSES)
 
 
-def test_onegru_as_a_provider_alone() -> None:
+def test_onegru_as_the_only_provider() -> None:
     pytest.importorskip("onnxruntime")
     (config,) = configs(["onnxruntime"], ["OnegruExecutionProvider"])
     found = run_cases(config, FEW)
@@ -76,7 +76,7 @@ def test_openvino() -> None:
     found = run_cases(config, [*right, BY_NAME["gru_14__f_Softsign"]])
     *first, last = found.outcomes.values()
     assert first == [PASSES] * 3
-    # Without the places in its source, or numbers of its own for nodes.
+    # Without the places in its source, or its own numbers for nodes.
     assert last == Outcome("refuses", "Unknown activation function: softsign")
 
 

@@ -14,14 +14,14 @@ from onegru.peers.openvino import OpenVino
 from tests.support.models.mutants import Absent
 
 
-def told(*arguments: Any, **options: Any) -> list[tuple[str, dict[str, str]]]:
+def names_and_options(*arguments: Any, **options: Any) -> list[tuple[str, dict[str, str]]]:
     return [(item.runtime.name, dict(item.options)) for item in configs(*arguments, **options)]
 
 
 def test_engines_of_onegru() -> None:
     target = onegru.targets().chosen
-    assert told(["onegru"]) == [("onegru", {"engine": "native", "target": target})]
-    assert told(["onegru"], engines=["reference", "native", "reference"]) == [
+    assert names_and_options(["onegru"]) == [("onegru", {"engine": "native", "target": target})]
+    assert names_and_options(["onegru"], engines=["reference", "native", "reference"]) == [
         ("onegru", {"engine": "reference"}),
         ("onegru", {"engine": "native", "target": target}),
     ]
@@ -30,7 +30,7 @@ def test_engines_of_onegru() -> None:
 def test_providers() -> None:
     pytest.importorskip("onnxruntime")
     cpu, own = "CPUExecutionProvider", "OnegruExecutionProvider"
-    assert told(["onnxruntime"]) == [("onnxruntime", {"provider": cpu})]
+    assert names_and_options(["onnxruntime"]) == [("onnxruntime", {"provider": cpu})]
     first, second = configs(["onnxruntime"], [own, cpu])
     assert first.options == {"provider": own, "target": onegru.targets().chosen}
     assert second.options == {"provider": cpu}
@@ -44,14 +44,14 @@ def test_precision() -> None:
     (item,) = configs(["openvino"], precision="default")
     assert item.runtime == OpenVino(precision="default") and item.options == {"precision": "default"}
     assert item.kinds == ("onnx", "openvino")
-    assert told(["openvino"]) == [("openvino", {"precision": "f32"})]
+    assert names_and_options(["openvino"]) == [("openvino", {"precision": "f32"})]
 
 
 def test_all_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         registry, "RUNTIMES", {"onegru": registry.RUNTIMES["onegru"], "torch": Absent(name="torch")}
     )
-    assert [name for name, _ in told()] == ["onegru"]
+    assert [name for name, _ in names_and_options()] == ["onegru"]
     with pytest.raises(MissingExtraError, match=r"runtime needs torch: pip install 'onegru\[torch\]'"):
         configs(["torch"])
 

@@ -98,7 +98,7 @@ def commands(folder: Path, **options: str) -> dict[str, str]:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not CMAKE.exists(), reason="needs CMake beside Python")
+@pytest.mark.skipif(not CMAKE.exists(), reason="needs CMake next to Python")
 def test_a_build_with_some_kernels_compiles_all_other_units_alike(tmp_path: Path) -> None:
     some = commands(tmp_path / "some", ONEGRU_STORAGES="float32", ONEGRU_GRADIENTS="OFF")
     every = commands(tmp_path / "every", ONEGRU_STORAGES="all", ONEGRU_GRADIENTS="ON")

@@ -269,14 +269,14 @@ def test_a_pickle_holds_a_layer_once() -> None:
     assert all(stream._layer is twins[0] for stream in twins[1])
 
 
-def test_layers_and_streams_name_public_classes_alone() -> None:
+def test_layers_and_streams_name_only_public_classes() -> None:
     """So another version, with other modules, can read a pickle."""
     stack = make_stack(2, activations=["Elu", "Tanh"])
     pickled = pickle.dumps((make_gru(), stack, stack.stream(), make_gru().stream()), 2)
     assert set(re.findall(rb"onegru\.\w+", pickled)) == {b"onegru.reports"}
 
 
-def test_a_refused_import_is_told_across_processes() -> None:
+def test_a_refused_import_is_reported_across_processes() -> None:
     """A pool of processes would wait forever for an error that it cannot read."""
     with (
         pytest.raises(onegru.MissingExtraError) as caught,

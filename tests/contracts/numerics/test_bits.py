@@ -162,7 +162,7 @@ def test_large_matrices(after: bool) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_one_row_behind_a_full_group(after: bool) -> None:
+def test_one_row_after_a_full_group(after: bool) -> None:
     """The last of 65 rows is processed separately, after 64 rows that used chunks of another size."""
     I, H = 20, 128
     layer = make(I, H, np.float32, linear_before_reset=after)
@@ -280,7 +280,7 @@ def test_targets_agree_and_are_the_ones_that_ran() -> None:
         assert len(digests) == 1
     assert len(of_int8) == 1
     if len(_native.available_targets()) == 1:
-        pytest.skip("one target alone in this build, so nothing was compared: `make test-targets` does")
+        pytest.skip("only one target in this build, so nothing was compared: `make test-targets` does")
     if not digests:
         pytest.skip("no target with FMA on this processor")
 

@@ -101,7 +101,7 @@ print(peak() - before)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_longer_call_takes_no_more(dtype: str) -> None:
-    assert run(GROWTH, dtype) < 512  # KiB; X alone has 3 MiB and more, Y four times that
+    assert run(GROWTH, dtype) < 512  # KiB; X has 3 MiB and more, Y four times that
 
 
 LONG_CALL = """

@@ -152,13 +152,13 @@ other = make(32, 160)
 X, out = arrays(layer, 4000, 16)
 small, _ = arrays(other, 30, 3)
 onegru.set_num_threads(int(sys.argv[1]))
-expected, beside = layer(X), other(small)
+expected, small_expected = layer(X), other(small)
 libm = ctypes.CDLL("libm.so.6")
 calls, same = [], []
 def handler(signum, frame):
     calls.append(signum)
     libm.fesetround(0x800 if os.uname().machine == "x86_64" else 0x400000)
-    for one, model, given in ((expected, layer, X[:5]), (beside, other, small)):
+    for one, model, given in ((expected, layer, X[:5]), (small_expected, other, small)):
         Y, Y_h = model(given)
         same.append(Y.tobytes() == one[0][:len(Y)].tobytes())
 signal.signal(signal.SIGALRM, handler)
@@ -282,7 +282,7 @@ def test_an_exit_while_daemon_threads_train_is_silent() -> None:
 
 FORK = """
 import warnings
-warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork in a process with threads
 rng = np.random.default_rng(5)
 layer = make(1, 8, "bidirectional")
 X = rng.standard_normal((12_000, 64, 1), np.float32)

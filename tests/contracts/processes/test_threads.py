@@ -280,7 +280,7 @@ for n in range(11):
 
 
 @linux
-def test_a_fork_beside_a_first_call() -> None:
+def test_a_fork_during_a_first_call() -> None:
     program = LAYERS.partition("def tasks")[0] + FIRST_CALLS
     assert output_of(program).split() == ["0"] * 11
 

@@ -18,7 +18,7 @@ from benchmarks.limits import cache_shares, least_seconds
 from benchmarks.models import ways
 from benchmarks.models.cases import CASES, MOST_FLOPS, SIZES, Case, Shape, draw_cases
 from benchmarks.paced import PAUSES, measure_paced
-from benchmarks.page.figures import beside_ratio, drawn_ratios, falls
+from benchmarks.page.figures import busy_ratio, drawn_ratios, falls
 from benchmarks.page.machines import FOLDER, labels, read_machines, write_machines
 from benchmarks.page.story import story
 from benchmarks.page.targets import LIMITS as SHARES
@@ -81,7 +81,7 @@ def test_ratios() -> None:
         }
         return {"kind": "drawn", "case": "1,1,1,1,1 after", "threads": 1, "peers": peers}
 
-    assert beside_ratio(entry(default=3, one_thread=2, onnxruntime=5), "mean") == 1.5
+    assert busy_ratio(entry(default=3, one_thread=2, onnxruntime=5), "mean") == 1.5
     refused = entry(onnxruntime=1) | {"case": "2,1,1,1,1 after"}
     parts = {"drawn": {"entries": [entry(onegru=2, onnxruntime=3), refused, entry(onegru=1)]}}
     assert drawn_ratios(parts, "1") == [

@@ -43,7 +43,7 @@ def test_every_table_is_used() -> None:
 
 
 @pytest.fixture
-def beside_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_a_folder_with_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Change to a folder with only the examples, so that nothing is written to the sources."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
@@ -58,7 +58,7 @@ def having(language: str) -> list[Path]:
     return [path for path in (ROOT / "README.md", *PAGES) if blocks(path, language)]
 
 
-@pytest.mark.usefixtures("beside_examples")
+@pytest.mark.usefixtures("in_a_folder_with_examples")
 @pytest.mark.parametrize("path", having("python"), ids=named)
 def test_python_examples(path: Path) -> None:
     """The blocks of a page run sequentially; each print writes the documented output.
@@ -80,7 +80,7 @@ def test_python_examples(path: Path) -> None:
         assert len(rest) == len(shown.splitlines()) and is_shown(shown, "\n".join(rest))
 
 
-@pytest.mark.usefixtures("beside_examples")
+@pytest.mark.usefixtures("in_a_folder_with_examples")
 @pytest.mark.parametrize("path", having("console"), ids=named)
 def test_console_examples(path: Path) -> None:
     commands = 0

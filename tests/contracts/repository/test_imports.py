@@ -255,7 +255,7 @@ def test_other_nodes_without_onnxruntime(onnx_path: Path) -> None:
     )
 
 
-def test_grus_alone_without_onnxruntime(tmp_path: Path) -> None:
+def test_only_grus_without_onnxruntime(tmp_path: Path) -> None:
     path = save(tmp_path, model(graph([gru("X", ["Y"])], [value("X", shape=[2, 1, 5])], ["Y"], weights())))
     result = run_python_without("name == 'onnxruntime'", LOAD + "\n    else:\n        print('loaded')", path)
     assert result.stdout == "loaded\n", result.stderr

@@ -54,8 +54,8 @@ def test_a_layer_tells_how_it_is_called() -> None:
     layer = make_gru()
     expected = [(p.name, p.kind, p.default) for p in inspect.signature(layer.run).parameters.values()]
     for called in (layer, layer.__call__):
-        told = inspect.signature(called).parameters.values()
-        assert [(p.name, p.kind, p.default) for p in told] == expected
+        parameters = inspect.signature(called).parameters.values()
+        assert [(p.name, p.kind, p.default) for p in parameters] == expected
     assert layer.__call__.__doc__ == layer.run.__doc__
 
     class Own(onegru.GRU):

@@ -21,12 +21,12 @@ Part = Callable[["Looped"], str]
 
 
 class Looped:
-    """A Loop over x, [T, 2, 3], with a counter beside the state.
+    """A Loop over x, [T, 2, 3], with a counter and the state.
 
     Args:
         trips, begin: what is given as the number of iterations and the first condition.
         go: the condition for another iteration; takes from the body.
-        index: what x is taken at.
+        index: what x is indexed by.
         start: the counter's first value, of the graph around.
         step: what is added to the counter, or with a minus subtracted.
         T: the steps, a name for an open number.
@@ -145,7 +145,7 @@ def of_state(at: Looped) -> str:
 NOT_KNOWN: dict[str, Looped] = {
     "ends early": Looped(go=other_bound),
     "of the state": Looped(go=of_state),
-    "of the state, alone": Looped(trips=lambda at: "", go=of_state),
+    "only of the state": Looped(trips=lambda at: "", go=of_state),
     "one too many": Looped(trips=lambda at: "", begin=starts, go=below("LessOrEqual", "c_new")),
     "begins later": Looped(
         trips=lambda at: "", begin=starts, go=below("Less", "c_new"), start=lambda at: at.number(1)
@@ -211,7 +211,7 @@ def test_other_counters_are_no_indices(step: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("index", ["shifted", "fixed", "short"])
-def test_x_taken_in_another_order_leaves_a_loop(index: str) -> None:
+def test_x_read_in_another_order_leaves_a_loop(index: str) -> None:
     makers: dict[str, Part] = {
         "shifted": lambda at: at.body("Sub", "i", at.body.const(1, "int64")),
         "fixed": lambda at: at.body.const(0, "int64"),

@@ -19,7 +19,7 @@ def ints(*numbers: int) -> Array:
     return np.array(numbers, np.int64)
 
 
-#: Attributes, and inputs behind the first, with which each shows what it does.
+#: Attributes, and inputs after the first, with which each shows what it does.
 CALLS: dict[str, tuple[dict[str, Any], list[Array]]] = {
     "Identity": ({}, []),
     "Squeeze": ({}, [ints(0)]),

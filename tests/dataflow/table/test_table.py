@@ -129,14 +129,14 @@ def plain(attributes: Any) -> dict[str, Any]:
 
 def values_of(given: Case, inputs: Sequence[Any] | None = None) -> list[Array]:
     kind, arrays, attributes, outputs = given
-    taken = [None if item is None else np.asarray(item) for item in (inputs or arrays)]
+    arguments = [None if item is None else np.asarray(item) for item in (inputs or arrays)]
     if operator_of(kind).computes:
-        return [*evaluate(kind, plain(attributes), taken, outputs)]
-    return by_onnx(kind, tuple(taken), attributes, outputs)
+        return [*evaluate(kind, plain(attributes), arguments, outputs)]
+    return by_onnx(kind, tuple(arguments), attributes, outputs)
 
 
 def call_of(given: Case) -> Call:
-    """The operator alone; its small integers are constants."""
+    """Only the operator; its small integers are constants."""
     kind, inputs, attributes, outputs = given
     arrays = {f"i{k}": np.asarray(array) for k, array in enumerate(inputs) if array is not None}
     names = tuple(f"i{k}" if f"i{k}" in arrays else "" for k in range(len(inputs)))
@@ -216,8 +216,8 @@ def test_steps_along_an_axis_that_is_said_to_stay_are_independent(given: Case) -
         order = RNG.permutation(count)
         for other in moves:
             array = arrays[other.input]
-            is_beside = (other.to, other.output, other.hazard) == (move.to, move.output, "")
-            if is_beside and array is not None and array.shape[other.axis] == count:
+            moves_along = (other.to, other.output, other.hazard) == (move.to, move.output, "")
+            if moves_along and array is not None and array.shape[other.axis] == count:
                 arrays[other.input] = np.take(array, order, other.axis)
         found, wanted = values_of(given, arrays)[move.output], whole[move.output]
         assert wanted.shape[move.to] == count
@@ -236,7 +236,7 @@ def test_an_input_that_is_left_out_has_no_axes(given: Case) -> None:
 
 @named([item for item in EVERY if item[0] not in ("GRU", "LSTM", "RNN")])
 def test_a_step_reaches_as_far_as_is_said(given: Case) -> None:
-    """A change of one step shows in those outputs alone that read it, and there are as many as is said."""
+    """A change of one step shows only in those outputs that read it, and there are as many as is said."""
     whole = values_of(given)
     for move in moves_of(given):
         array = given[1][move.input]
@@ -275,8 +275,8 @@ def test_columns_come_from_where_a_view_says(given: Case) -> None:
         for columns, part in parts:
             roles = [role if isinstance(role, int) else slice(None) for role in part.roles]
             array = arrays[part.name][tuple(roles)]
-            taken = array[tuple(part.index)] if len(part.index) else np.full(len(columns), array)
-            np.testing.assert_array_equal(taken, value.ravel()[columns])
+            selected = array[tuple(part.index)] if len(part.index) else np.full(len(columns), array)
+            np.testing.assert_array_equal(selected, value.ravel()[columns])
 
 
 NOT_AHEAD = (
@@ -296,7 +296,7 @@ NOT_AHEAD = (
 
 
 @named(CASES)
-def test_many_at_once_are_as_each_alone(given: Case) -> None:
+def test_many_at_once_are_as_each_separately(given: Case) -> None:
     call, attributes = call_of(given), plain(given[2])
     arrays = [None if item is None else np.asarray(item) for item in given[1]]
     try:
@@ -307,22 +307,22 @@ def test_many_at_once_are_as_each_alone(given: Case) -> None:
     first = arrays[0]
     assert first is not None
     batch = np.stack([first, first[::-1] if first.ndim else first])
-    alone = [values_of(given, [item, *arrays[1:]]) for item in batch]
-    taken: list[Any] = [batch, *arrays[1:]]
+    separate = [values_of(given, [item, *arrays[1:]]) for item in batch]
+    arguments: list[Any] = [batch, *arrays[1:]]
     if change.repeat:
-        taken[1:] = [np.stack([item, item]) for item in taken[1:]]
+        arguments[1:] = [np.stack([item, item]) for item in arguments[1:]]
     if change.widen:
-        rank = alone[0][0].ndim
-        taken[0] = batch.reshape(2, *[1] * (rank - first.ndim), *first.shape)
+        rank = separate[0][0].ndim
+        arguments[0] = batch.reshape(2, *[1] * (rank - first.ndim), *first.shape)
     for key, value in change.changed.items():
         parameter = call.operator.parameters.get(key)
         if parameter is None:
             attributes[key] = value
             continue
-        taken += [None] * (parameter.input + 1 - len(taken))
-        taken[parameter.input] = np.array(value if key != "shape" else [2, *value])
+        arguments += [None] * (parameter.input + 1 - len(arguments))
+        arguments[parameter.input] = np.array(value if key != "shape" else [2, *value])
         attributes.pop(key, None)
-    for found, *both in zip(evaluate(given[0], attributes, taken, given[3]), *alone, strict=True):
+    for found, *both in zip(evaluate(given[0], attributes, arguments, given[3]), *separate, strict=True):
         np.testing.assert_allclose(found, np.stack(both), rtol=1e-12)
 
 
@@ -370,7 +370,7 @@ def test_a_fraction_is_no_size() -> None:
     assert call.operator.sizes(call, [(6,), (3,)]) == (2,)
 
 
-def test_sizes_that_are_taken() -> None:
+def test_sizes_that_are_read() -> None:
     sizes = ("B", 3, "T", 7)
     for given, wanted in (
         (case("Slice", np.zeros(4), ints(1), ints(3), ints(0)), (3, "T")),

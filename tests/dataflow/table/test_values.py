@@ -232,7 +232,7 @@ def test_values_at_the_limits(kind: str, inputs: Any, attributes: Any, wanted: A
 
 @pytest.mark.parametrize("kind", ["Mod", "openvino::Divide"])
 @pytest.mark.parametrize("numbers", [(X, Y), (ints(7), ints(0))], ids=["floats", "by zero"])
-def test_what_jumps_has_values_of_integers_alone(kind: str, numbers: tuple[Array, Array]) -> None:
+def test_what_jumps_has_values_of_only_integers(kind: str, numbers: tuple[Array, Array]) -> None:
     with pytest.raises(UnknownOpError):
         evaluate(kind, {"fmod": 1}, numbers)
 

@@ -196,7 +196,7 @@ def test_more_numbers_than_the_file_has(tmp_path: Path) -> None:
 
 
 def test_more_letters_than_the_file_has(tmp_path: Path) -> None:
-    """Long names around short ones, of which each would be kept."""
+    """Long names around short ones, which would each be kept."""
     writer = Writer()
     one = Raw(writer.part(writer.tensor(np.zeros(1, np.float32))) + b"q\x01")
     many = {f"x{number}": Raw(b"h\x01") for number in range(5_000)}

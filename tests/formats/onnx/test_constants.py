@@ -115,7 +115,7 @@ def test_computed_weights_that_other_nodes_and_outputs_use_too(tmp_path: Path) -
     assert gru_layer.layer is made
 
 
-def test_computed_weights_that_nodes_behind_the_gru_use(tmp_path: Path) -> None:
+def test_computed_weights_that_nodes_after_the_gru_use(tmp_path: Path) -> None:
     nodes = [
         node("Transpose", ["Rt"], ["R"], perm=[1, 0, 2]),
         PLAIN,

@@ -184,7 +184,7 @@ def test_the_provider_leaves_illegal_nodes_to_onnx_runtime(change: dict[str, Arr
         provided(proto, is_whole=False)
 
 
-def test_beside_nodes_that_stay(tmp_path: Path) -> None:
+def test_with_nodes_that_stay(tmp_path: Path) -> None:
     """X is quantized at run time; another matrix stays; B is in int32, and goes through a Reshape."""
     nodes, constants, _ = quantized("axis 1")
     bias = np.arange(-9, 9, dtype=np.int32)

@@ -117,7 +117,7 @@ def test_a_link_to_data_needs_a_link_to_the_model(tmp_path: Path) -> None:
         onegru.load(path)
 
 
-def test_external_data_with_more_behind_it(tmp_path: Path) -> None:
+def test_external_data_followed_by_more(tmp_path: Path) -> None:
     """Without a length the shape says how much it is."""
     (tmp_path / "weights.bin").write_bytes(WEIGHTS["W"].tobytes() + bytes(1000))
     assert is_right(loaded(tmp_path, plain(W=external("W", WEIGHTS["W"]))))

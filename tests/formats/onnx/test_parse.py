@@ -42,7 +42,7 @@ from tests.support.models.runtimes import onnxruntime_results
 
 SECOND = weights(1, "2", I=H)  # for a GRU on another one's output
 
-# One GRU, and the axis of directions taken away for the next one.
+# One GRU, and the axis of directions removed for the next one.
 FIRST = [gru("X", ["Y", "Y_h"], bias="B", name="first"), node("Squeeze", ["Y", "one"], ["S"])]
 ONE = {"one": np.array([1])}
 
@@ -76,7 +76,7 @@ def test_nodes_before_between_and_after(tmp_path: Path) -> None:
     assert ours.other_node_count == 5
 
 
-def test_gru_right_behind_a_gru(tmp_path: Path) -> None:
+def test_gru_right_after_a_gru(tmp_path: Path) -> None:
     """The state of one is the initial state of the next: no other node, no other runtime."""
     nodes = [gru("X", ["Y", "Y_h"]), gru("X", ["Z", "Z_h"], initial_h="Y_h")]
     ours = check(tmp_path, nodes, ["Z", "Z_h"])
@@ -278,7 +278,7 @@ def test_any_arrangement(tmp_path: Path, seed: int) -> None:
 def test_a_node_that_onnxruntime_refuses_inside_of_a_model(
     tmp_path: Path, opset: int, dtype: str, attributes: dict[str, Any]
 ) -> None:
-    """Other nodes lie before and behind it, and a second such GRU follows."""
+    """Other nodes lie before and after it, and a second such GRU follows."""
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     rows_first = attributes.get("layout") == 1
     merge = {"perm": [0, 1, 3, 2] if rows_first else [0, 2, 3, 1]}
@@ -365,7 +365,7 @@ def test_states_that_never_fit(tmp_path: Path, shape: tuple[int, ...], words: st
 # ---- what is needed for what ----
 
 
-def test_a_graph_of_grus_alone_needs_no_onnxruntime(tmp_path: Path) -> None:
+def test_a_graph_of_only_grus_needs_no_onnxruntime(tmp_path: Path) -> None:
     constants: dict[str, Any] = {**WEIGHTS, "lens": np.array([4, 2], np.int32)}
     nodes = [
         node("Constant", [], ["h"], value=tensor("", numbers(3, 1, B, H))),

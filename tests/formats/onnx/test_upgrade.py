@@ -26,7 +26,7 @@ from tests.support.files.onnx_models import (
     weights,
 )
 
-# All different but I and T, so that an axis taken for another one shows; I = H lets GRUs be chained.
+# All different but I and T, so that an axis used for another one shows; I = H lets GRUs be chained.
 T, B, H = 4, 2, 3
 X = numbers(99, T, B, H)
 WEIGHTS = weights(I=H)
@@ -69,7 +69,7 @@ M = numbers(3, H, 5)
 PLANE = numbers(4, B, H)
 STATE = numbers(5, 1, B, H)
 
-# Each: the nodes behind the GRU for an opset, constants, and the value of Z by NumPy.
+# Each: the nodes after the GRU for an opset, constants, and the value of Z by NumPy.
 CASES: dict[str, Any] = {
     "Relu": lambda o: ([node("Relu", ["Y_h"], ["Z"], **consumed(o))], {}, lambda y, h: np.maximum(h, 0)),
     "Sigmoid": lambda o: (

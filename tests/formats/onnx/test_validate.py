@@ -379,7 +379,7 @@ def test_every_truncation(which: int) -> None:
 @pytest.mark.filterwarnings("ignore::onegru.SpecWarning")
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_random_changes(which: int) -> None:
-    """Bytes replaced, flipped, taken out and repeated: an error of ours, or a model that runs."""
+    """Bytes replaced, flipped, removed and repeated: an error of ours, or a model that runs."""
     proto, feeds = small_models()[which]
     data = proto.SerializeToString()
     rng = random.Random(which)

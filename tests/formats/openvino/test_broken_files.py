@@ -179,7 +179,7 @@ def test_no_result(tmp_path: Path) -> None:
     refuse(ir.write(tmp_path / "none.xml"), "no Result layer; must have at least one")
 
 
-def test_time_grows_with_size_alone(tmp_path: Path) -> None:
+def test_time_grows_only_with_size(tmp_path: Path) -> None:
     """Text between elements, and many ports: neither may cost the square of its size."""
     path = tmp_path / "text.xml"
     path.write_text('<net version="11"><layers>' + "xxxxx<a/>" * 400_000 + "</layers></net>")

@@ -71,7 +71,7 @@ def test_sizes_beyond_memory_are_refused_before_they_are_tried(tmp_path: Path) -
 
 
 def test_sizes_beyond_memory_are_refused_where_others_are_open(tmp_path: Path) -> None:
-    """As many bytes, not numbers, as this machine has; the number of rows is known in runs alone."""
+    """As many bytes, not numbers, as this machine has; the number of rows is known only in runs."""
     ir = IrWriter()
     x = ir.parameter("x", "float32", "?")
     rows = ir.layer("ShapeOf", "rows", {"output_type": "i64"}, [x], version="opset3", dtype="int64")[0]

@@ -122,7 +122,7 @@ def test_constants_fold_to_what_openvino_computes(tmp_path: Path, name: str) -> 
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
 
 
-def test_what_is_not_known_is_left_alone(tmp_path: Path) -> None:
+def test_what_is_not_known_is_left_unchanged(tmp_path: Path) -> None:
     x = ops.parameter([2, 3, 4], np.float32, name="x")
     first, second = constant(0), constant(1)
     ellipsis = {"new_axis_mask": [0], "shrink_axis_mask": [0], "ellipsis_mask": [1]}

@@ -170,8 +170,8 @@ def test_augru_between_other_layers(tmp_path: Path) -> None:
             "ReduceMean", "mean", {"keep_dims": "true"}, [moved, ir.const("last", np.array([2]))]
         )[0]
         score = ir.layer("Sigmoid", "score", {}, [score])[0]
-        taken = [moved, zeros, lens, *(ir.const(name, array) for name, array in arrays.items()), score]
-        y, ho = ir.gru("augru_sequence", "augru", {"hidden_size": H}, taken)
+        inputs = [moved, zeros, lens, *(ir.const(name, array) for name, array in arrays.items()), score]
+        y, ho = ir.gru("augru_sequence", "augru", {"hidden_size": H}, inputs)
         ir.result("y", ir.layer("Relu", "relu", {}, [y], names=["y"])[0])
         ir.result("ho", ho)
         path = ir.write(tmp_path / "augru.xml")
@@ -374,7 +374,7 @@ def test_models_are_freed(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_only_known_sizes_tell(tmp_path: Path) -> None:
-    """A Squeeze without axes: OpenVINO compiles it for known sizes alone."""
+    """A Squeeze without axes: OpenVINO compiles it only for known sizes."""
 
     def written(name: str, squeezed: bool) -> Path:
         x = ops.parameter([-1, -1, I], np.float32, name="x")

@@ -42,7 +42,7 @@ def made_stateful(folder: Path) -> Path:
 
 
 def low_latency(folder: Path, constant: bool = True) -> Path:
-    """A loop over steps, of which LowLatency2 leaves one and makes its state the model's own."""
+    """A loop over steps: LowLatency2 leaves one, and makes its state the model's own."""
     x, h = ops.parameter([1, 3, I], np.float32, name="x"), ops.parameter([1, H], np.float32, name="h")
     step, state = ops.parameter([1, 1, I], np.float32), ops.parameter([1, H], np.float32)
     arrays = [ops.constant(item.get_data()[0]) for item in weights(I)]
@@ -66,7 +66,7 @@ def variable(name: str, kind: openvino.Type, *shape: int) -> Variable:
 
 
 def of_three(folder: Path) -> Path:
-    """Three states that start from numbers, one of which is an output as it was before the run."""
+    """Three states that start from numbers; one is an output as it was before the run."""
 
     h, past = (
         variable("h", openvino.Type.f32, 1, 1, H),

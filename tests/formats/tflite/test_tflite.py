@@ -188,8 +188,8 @@ def counts_by_two(places: Places) -> None:
     places.put(places.buffer(BODY, places.operator(BODY, KINDS.ADD).Inputs(1)), 2)
 
 
-def slices_behind_begin_late(places: Places) -> None:
-    """Rows are lost behind the one that an iteration writes."""
+def slices_after_begin_late(places: Places) -> None:
+    """Rows are lost after the one that an iteration writes."""
     op = places.operator(BODY, KINDS.CONCATENATION)
     places.put(places.buffer(BODY, op.Inputs(1)) + 4, 2)
 
@@ -201,7 +201,7 @@ def slices_behind_begin_late(places: Places) -> None:
         (one_counter_starts_late, "operators not read: WHILE"),
         (counts_by_two, "operators not read: WHILE"),
         (ends_early, "only its cell was replaced"),
-        (slices_behind_begin_late, "only its cell was replaced"),
+        (slices_after_begin_late, "only its cell was replaced"),
     ],
 )
 def test_other_loops_are_no_layers(tmp_path: Path, change: Callable[[Places], None], words: str) -> None:

@@ -218,12 +218,12 @@ def clips(low: float, high: float, kind: str) -> Callable[[Net, str], str]:
 
 
 def with_square(net: Net, gate: str, h: str) -> str:
-    """h∘h beside the product."""
+    """h∘h added to the product."""
     return net("Add", net("MatMul", h, net.random(2, 2)), net("Mul", h, h))
 
 
 class TwoResets(Step):
-    """Two products, each with a reset gate of its own."""
+    """Two products, each with its own reset gate."""
 
     def candidate(self, net: Net, x: str, h: str, r: str) -> str:
         other = self.gate(net, "q", x, h, SIGMOID)
@@ -284,7 +284,7 @@ class NoInput(Step):
 
 
 class ConstantReset(Step):
-    """The reset gate is of x alone."""
+    """The reset gate depends only on x."""
 
     def __call__(self, net: Net, x: str, h: str) -> str:
         z = self.gate(net, "z", x, h, self.f)
@@ -340,12 +340,12 @@ def test_reasons(reason: str) -> None:
     assert reason.strip() in reasons(net.model())
 
 
-def test_the_product_is_with_r_h_alone() -> None:
+def test_the_product_is_only_with_r_h() -> None:
     assert reasons(one_step(ResetOfSum()).model()) == {"the candidate's matmul is not with r∘h"}
 
 
 @pytest.mark.parametrize("gate", ["z", "r", "n"])
-def test_what_others_take_is_left_alone(gate: str) -> None:
+def test_what_others_take_is_not_fused(gate: str) -> None:
     class Shown(Step):
         def gate(self, net: Net, name: str, x: str, h: str, function: Callable[[Net, str], str]) -> str:
             value = super().gate(net, name, x, h, function)

@@ -1,4 +1,4 @@
-"""Columns of values are followed through operators that only move elements; products are told apart."""
+"""Columns of values are followed through operators that only move elements; products are distinguished."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_constants_that_differ_from_row_to_row_are_values() -> None:
     assert len(of(found, same_rows).atoms()) == 1
 
 
-def test_values_that_cannot_be_told_have_no_polynomial() -> None:
+def test_values_that_cannot_be_followed_have_no_polynomial() -> None:
     net = Net()
     net.input("x", 2, 3)
     net.input("n", "B", "F")

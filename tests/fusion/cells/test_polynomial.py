@@ -123,7 +123,7 @@ def test_booleans_are_their_own_squares(A: Algebra, x: Polynomial) -> None:
     assert not A.multiply(m, off).atoms()
 
 
-def test_products_with_matrices_are_told_apart(A: Algebra, x: Polynomial) -> None:
+def test_products_with_matrices_are_distinguished(A: Algebra, x: Polynomial) -> None:
     first, second = Matrix("a", lambda: np.eye(2)), Matrix("b", lambda: np.ones((2, 2)))
     assert same(A.dot(x, first, None), A.dot(x, first, None))
     assert not same(A.dot(x, first, None), A.dot(x, second, None))

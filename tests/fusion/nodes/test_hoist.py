@@ -240,7 +240,7 @@ def zeros(at: Looped, x: str) -> str:
 
 
 def of_rows(at: Looped, x: str) -> str:
-    """Values without rows, beside those that have them."""
+    """Values without rows, combined with those that have them."""
     return at.body("Clip", at.body("Max", x, at.body.random(I)), at.body.const(-0.5), at.body.const(0.5))
 
 
@@ -253,7 +253,7 @@ def test_what_needs_no_state_is_computed_before(ahead: Change, kind: str, open: 
 
 
 @forms
-def test_values_that_stay_beside_slices(kind: str, open: bool, reverse: bool) -> None:
+def test_values_that_stay_with_slices(kind: str, open: bool, reverse: bool) -> None:
     def joined(at: Looped, x: str) -> str:
         return at.body("Concat", at.body("Tanh", "c"), x, axis=1)
 

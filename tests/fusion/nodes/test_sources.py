@@ -54,7 +54,7 @@ def test_slices_in_another_order(order: list[int]) -> None:
     assert isinstance(over_time(*slices(order)), Stacked)
 
 
-def test_what_is_turned_round_is_taken_from_before() -> None:
+def test_what_is_turned_round_is_read_from_before() -> None:
     found = over_time(*slices([0, 1, 2, 3, 4], turned=True))
     assert isinstance(found, Sliced)
     assert (found.view.name, found.start, found.step) == ("x", 0, -1)

@@ -374,7 +374,7 @@ def test_cycles_are_refused() -> None:
         fused(model)
 
 
-def test_names_in_use_are_not_taken_again() -> None:
+def test_names_in_use_are_not_used_again() -> None:
     net = one_step(Step())
     once, _ = fused(net.model())
     names = [name for node in once.graph.node for name in node.output]

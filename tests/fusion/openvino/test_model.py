@@ -149,7 +149,7 @@ def test_one_step_is_a_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [0, 1, 6])
 @pytest.mark.parametrize("sizes", ["fixed", "open", "none"])
 def test_lengths_of_splits_that_are_computed(tmp_path: Path, sizes: str, steps: int) -> None:
-    """As OpenVINO writes PyTorch's cells, alone and in steps: from the size of what is split."""
+    """As OpenVINO writes PyTorch's cells, single and in steps: from the size of what is split."""
     rows = 2 if sizes == "fixed" else -1
     shape = [rows, steps, I] if steps else [rows, I]
     x = ops.parameter([-1] * len(shape) if sizes == "none" else shape, np.float32, name="x")
@@ -210,7 +210,7 @@ def _single(x: Any, h: Any, seed: int, split: Callable[[Any], Any] = _split, wid
 
 @pytest.mark.parametrize("form", ["TensorIterator", "Loop"])
 def test_a_cell_in_a_loop_that_does_more(tmp_path: Path, form: str) -> None:
-    """What the loop collects is no state: its cell alone is replaced."""
+    """What the loop collects is no state: only its cell is replaced."""
     axis = constant(1)
     x, h = ops.parameter([-1, -1, I], np.float32, name="x"), ops.parameter([-1, H], np.float32, name="h")
     x_slice, h_before = ops.parameter([-1, 1, I], np.float32), ops.parameter([-1, H], np.float32)
@@ -268,7 +268,7 @@ def test_relu_fits_and_other_activations_do_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_no_gru_is_left_alone(tmp_path: Path, form: str) -> None:
+def test_what_is_no_gru_is_not_fused(tmp_path: Path, form: str) -> None:
     how = Written(form, fault=True)
     target, search = check(write(tmp_path / "model.xml", how), feeds(how))
     assert not search.fused
@@ -276,15 +276,15 @@ def test_what_is_no_gru_is_left_alone(tmp_path: Path, form: str) -> None:
 
 
 def test_the_rest_of_a_model_stays(tmp_path: Path) -> None:
-    """Two directions, side by side, and layers before and behind."""
+    """Two directions, side by side, and layers before and after."""
     x = ops.parameter([B, T, I], np.float32, name="x")
     h = ops.broadcast(scalar(0), constant(B, H))
     states = {0: h, 1: h}
     found: dict[tuple[int, int], Any] = {}
-    taken = ops.tanh(x)
+    steps = ops.tanh(x)
     for way in (0, 1):
         for t in range(T)[:: 1 - 2 * way]:
-            step = ops.gather(taken, ops.constant(np.int64(t)), ops.constant(np.int64(1)))
+            step = ops.gather(steps, ops.constant(np.int64(t)), ops.constant(np.int64(1)))
             states[way] = found[way, t] = _single(step, states[way], seed=way)
     every = [ops.concat([ops.unsqueeze(found[way, t], constant(1)) for t in range(T)], 1) for way in (0, 1)]
     y = ops.softmax(ops.concat(every, 2), 2)
@@ -378,13 +378,13 @@ def test_a_body_whose_edges_are_missing_is_refused(tmp_path: Path) -> None:
         fuse_ir(path)
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     fuse_ir(write(tmp_path / "model.xml", Written()), lambda *numbers: seen.append(numbers))
     assert seen and seen[-1][0] == seen[-1][1]
 
 
-def test_a_part_of_the_steps_is_left_alone(tmp_path: Path) -> None:
+def test_a_part_of_the_steps_is_not_fused(tmp_path: Path) -> None:
     """OpenVINO gets a GRUCell wrong in an iterator that takes only some of the slices."""
     path = write(tmp_path / "model.xml", Written(outputs="last", open=False))
     edit(path, lambda text: re.sub(r'(<input [^>]*axis="[^>]*?start=")0"', r'\g<1>1"', text))

@@ -36,7 +36,7 @@ def test_figures_by_hand() -> None:
     z, _, n, state = item.gates
     assert (z.gate, z.low, z.high) == ("z", 1.0, 0.0) and z.mean == pytest.approx(0.01)
     assert (state.least, state.most) == (0.0, 1.0) and state.mean == pytest.approx(1.75 / 6)
-    assert n.high == pytest.approx(1 / 6)  # 1.0 alone is above 0.9, of -1 to 1
+    assert n.high == pytest.approx(1 / 6)  # only 1.0 is above 0.9, of -1 to 1
 
 
 def test_functions_without_two_ends_have_no_shares() -> None:

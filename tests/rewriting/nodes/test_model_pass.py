@@ -98,7 +98,7 @@ def test_defaults_that_a_caller_may_replace(tmp_path: Path) -> None:
     assert_close(onegru.load(tmp_path / "target.onnx").run(feeds), wanted, 1e-6)
 
 
-def test_names_that_are_taken(tmp_path: Path) -> None:
+def test_names_in_use(tmp_path: Path) -> None:
     """New names differ from those that the file has, hostile ones included."""
     nodes = [
         node("Relu", ["x"], ["gru/X"], name="gru/X/Transpose"),
@@ -250,10 +250,10 @@ def test_functions_with_nodes_that_change_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"opset": 18}, {"layout": 1}, {"runtime": "onnxruntime"}])
 def test_nodes_with_attention_stay(options: dict[str, Any], tmp_path: Path) -> None:
-    taken = {"X": "X", "W": "W", "R": "R", "A": "A"}
+    roles = {"X": "X", "W": "W", "R": "R", "A": "A"}
     nodes = [
         gru("X", ["states"], name="gru"),
-        augru_node(taken, {"Y": "Y"}, {"linear_before_reset": 1}, "attention"),
+        augru_node(roles, {"Y": "Y"}, {"linear_before_reset": 1}, "attention"),
         node("Add", ["states", "Y"], ["Z"]),
     ]
     inputs = [value("X", shape=["T", "N", I]), value("A", shape=["T", "N", 1])]

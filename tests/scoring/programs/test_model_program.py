@@ -1,4 +1,4 @@
-"""Whole models: their axes, what may be padded, and rows that give what they give alone."""
+"""Whole models: their axes, what may be padded, and rows that give what they give separately."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ WITH_LENS = gru("X", ["Y", "Y_h"], bias="B", lens="lens")
 MAX = node("ReduceMax", ["Y"], ["Z"], axes=[0], keepdims=0)
 MEAN = node("ReduceMean", ["Y"], ["Z"], axes=[0], keepdims=0)
 FIRST = node("Transpose", ["X"], ["XT"], perm=[1, 0, 2])
-BEHIND = gru("XT", ["Y", "Y_h"], bias="B")
+AFTER_TRANSPOSE = gru("XT", ["Y", "Y_h"], bias="B")
 
 
 def saved(folder: Path, nodes: Any, inputs: Any, outputs: Any) -> Path:
     return save(folder, model(graph(nodes, inputs, outputs, weights())))
 
 
-def alone(path: Path, row: Array, *, batch_first: bool = False) -> dict[str, Array]:
+def run_row(path: Path, row: Array, *, batch_first: bool = False) -> dict[str, Array]:
     """What a row gives by itself."""
     loaded = onegru.load(path)
     given: dict[str, Any] = {"X": row[None] if batch_first else row[:, None]}
@@ -52,7 +52,7 @@ def alone(path: Path, row: Array, *, batch_first: bool = False) -> dict[str, Arr
         ([PLAIN, MEAN], [X], False),
     ],
 )
-def test_rows_give_what_they_give_alone(tmp_path: Path, nodes: Any, inputs: Any, pad: bool) -> None:
+def test_rows_give_what_they_give_separately(tmp_path: Path, nodes: Any, inputs: Any, pad: bool) -> None:
     outputs = ["Y", "Y_h"] if len(nodes) == 1 else ["Z", "Y", "Y_h"]
     path = saved(tmp_path, nodes, inputs, outputs)
     scorer = Scorer(path, keep=["id"], pad=pad)
@@ -61,7 +61,7 @@ def test_rows_give_what_they_give_alone(tmp_path: Path, nodes: Any, inputs: Any,
     found = scorer(table(rows))
     assert found.column_names == ["id", *outputs]
     for index, row in enumerate(rows):
-        expected = alone(path, row)
+        expected = run_row(path, row)
         for name in outputs:
             got = np.array(found[name][index].as_py(), np.float32)
             if name in ("Y", "Y_h"):
@@ -88,7 +88,7 @@ def test_batch_first_by_names_and_by_option(tmp_path: Path) -> None:
     rows = sequences()
     shapes: list[Shape] = [["N", "T", I], ["batch_size", None, I], ["p", "q", I]]
     for dims in shapes:
-        path = saved(tmp_path, [FIRST, BEHIND], [value("X", "float32", dims)], ["Y_h"])
+        path = saved(tmp_path, [FIRST, AFTER_TRANSPOSE], [value("X", "float32", dims)], ["Y_h"])
         if dims[0] == "p":
             with pytest.raises(
                 onegru.SpecError, match=r"which are the rows.*\(--axes X=batch,time,feature\)$"
@@ -97,10 +97,10 @@ def test_batch_first_by_names_and_by_option(tmp_path: Path) -> None:
         axes = {"X": ("batch", "time", "feature")} if dims[0] == "p" else None
         found = Scorer(path, axes=axes)(table(rows))
         for row, got in zip(rows, values(found["Y_h"]), strict=True):
-            assert np.array_equal(np.float32(got), alone(path, row, batch_first=True)["Y_h"].ravel())
+            assert np.array_equal(np.float32(got), run_row(path, row, batch_first=True)["Y_h"].ravel())
 
 
-def test_numbers_beside_the_sequences(tmp_path: Path) -> None:
+def test_numbers_with_the_sequences(tmp_path: Path) -> None:
     """An input of one number, and one of two, for each row."""
     nodes = [PLAIN, node("Mul", ["Y_h", "scale"], ["S"]), node("ReduceSum", ["pair"], ["P"], keepdims=0)]
     inputs = [X, value("scale", "float32", ["batch", 1]), value("pair", "float32", ["batch", 2])]
@@ -113,7 +113,7 @@ def test_numbers_beside_the_sequences(tmp_path: Path) -> None:
     assert found.schema.field("P").type == pa.list_(pa.float32(), 2)
     assert np.array_equal(np.array(values(found["P"])), -pair)
     plain = saved(tmp_path, [PLAIN], [X], ["Y_h"])
-    expected = alone(plain, rows[3])["Y_h"].ravel()
+    expected = run_row(plain, rows[3])["Y_h"].ravel()
     np.testing.assert_allclose(values(found["scaled"])[3], expected * 3, rtol=1e-6)
 
 
@@ -154,4 +154,4 @@ def test_a_node_of_a_model_is_run_as_a_layer(tmp_path: Path) -> None:
     nodes = [gru("X", ["Y", "Y_h"], bias="B", name="g"), node("Neg", ["Y_h"], ["Z"])]
     path = saved(tmp_path, nodes, [X], ["Z"])
     found = Scorer(path, nodes=["g"])(table(sequences()))
-    assert np.array_equal(-np.float32(values(found["Y_h"])[1]), alone(path, sequences()[1])["Z"].ravel())
+    assert np.array_equal(-np.float32(values(found["Y_h"])[1]), run_row(path, sequences()[1])["Z"].ravel())

@@ -321,33 +321,33 @@ class Writer:
         if self.style.exchanged:
             n, h = h, n
         one = graph.scalar(0.75 if fault == "not one" else 1.0, self.cell.H)
-        kept, taken = z, None
+        weight_of_h, weight_of_n = z, None
         if a is not None and fault != "attention on r":
             left = graph.op("Sub", graph.scalar(1.0), a)
             if fault == "attention on 1-z":
-                taken = graph.either(mul, left, graph.op("Sub", one, z))
+                weight_of_n = graph.either(mul, left, graph.op("Sub", one, z))
             else:
-                kept = graph.either(mul, left, z)
+                weight_of_h = graph.either(mul, left, z)
             if fault == "attention on h":
-                taken = graph.op("Sub", one, z)
+                weight_of_n = graph.op("Sub", one, z)
         if fault == "wrong sign":
             return graph.either("Add", n, graph.either(mul, z, graph.op("Sub", n, h)))
         plain = fault is None or fault in ("stale", "tied", "no reset", "update inside", "reset on x")
         if (plain or fault in ("attention on r", "wide attention")) and form > 0:
             difference = graph.op("Sub", h, n)
             if form == 1:
-                return graph.either("Add", n, graph.either(mul, kept, difference))
-            other = graph.op("Sub", one, kept)
+                return graph.either("Add", n, graph.either(mul, weight_of_h, difference))
+            other = graph.op("Sub", one, weight_of_h)
             return graph.op("Sub", h, graph.either(mul, other, difference))
-        if taken is None:
-            taken = graph.op("Sub", one, kept)
+        if weight_of_n is None:
+            weight_of_n = graph.op("Sub", one, weight_of_h)
         if fault == "mixed gates":
-            kept = r
+            weight_of_h = r
         elif fault == "wrong blend":
-            kept = taken
+            weight_of_h = weight_of_n
         elif fault == "swapped roles":
-            kept, taken = taken, kept
-        return graph.either("Add", graph.either(mul, taken, n), graph.either(mul, kept, h))
+            weight_of_h, weight_of_n = weight_of_n, weight_of_h
+        return graph.either("Add", graph.either(mul, weight_of_n, n), graph.either(mul, weight_of_h, h))
 
 
 def write_cell(

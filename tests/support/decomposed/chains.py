@@ -315,8 +315,8 @@ def write_wrong_step(u: Unrolled, cell: Cell, wrong: Mistakes, i: int, at: Place
         seen = {"z": found.z, "r": found.r, "n": found.n}[wrong.extra]
         d.output("extra", tensor, seen, [d.rows, cell.H])
     if here or wrong.order or wrong.feedback:
-        alone = wrong.extra is not None or fault == "wide attention"
-        right = None if alone else step(cell, at.usual, done.values[-1], at.a_values).new
+        has_no_match = wrong.extra is not None or fault == "wide attention"
+        right = None if has_no_match else step(cell, at.usual, done.values[-1], at.a_values).new
         d.compare(found.new, right)
     done.add(names.new, found.new, names.new, found.new)
 

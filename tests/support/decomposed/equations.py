@@ -117,26 +117,26 @@ def step(
     else:
         s = from_x + Wb + cell.recurrent("n", seen * read) + Rb
     n = cell.activate("n", s)
-    kept, taken = z, 1.0 - z
+    weight_of_h, weight_of_n = z, 1.0 - z
     if a is not None:
         if fault == "attention on 1-z":
-            taken = (1.0 - a) * (1.0 - z)
+            weight_of_n = (1.0 - a) * (1.0 - z)
         elif fault == "attention on h":
-            kept = (1.0 - a) * z
+            weight_of_h = (1.0 - a) * z
         elif fault != "attention on r":
-            kept = (1.0 - a) * z
-            taken = 1.0 - kept
+            weight_of_h = (1.0 - a) * z
+            weight_of_n = 1.0 - weight_of_h
     if fault == "mixed gates":
-        kept = r
+        weight_of_h = r
     elif fault == "wrong blend":
-        kept = taken
+        weight_of_h = weight_of_n
     elif fault == "wrong sign":
-        kept, taken = -z, 1.0 + z
+        weight_of_h, weight_of_n = -z, 1.0 + z
     elif fault == "swapped roles":
-        kept, taken = taken, kept
+        weight_of_h, weight_of_n = weight_of_n, weight_of_h
     elif fault == "not one":
-        taken = 0.75 - z
-    return Results(np.asarray(taken * n + kept * h), z, r, n)
+        weight_of_n = 0.75 - z
+    return Results(np.asarray(weight_of_n * n + weight_of_h * h), z, r, n)
 
 
 def dyadic(rng: Generator, *shape: int, scale: float = 1.0) -> Array:

@@ -16,7 +16,7 @@ from tests.support.decomposed.models import Draft
 LOOP_FAULTS = {
     "weights change": "the weights, states of the loop, are halved from step to step",
     "x fixed": "every step takes the first x",
-    "order": "the steps of x are taken in another order",
+    "order": "the steps of x are read in another order",
     "halved state": "the state is halved from one step to the next, the output is not",
     "early exit": "the loop ends as soon as the sum of the state is large",
     "held below": "the state is held below the lengths and goes on past them",

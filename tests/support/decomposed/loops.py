@@ -102,8 +102,8 @@ class Looped:
         if plan.arithmetic:
             number = body.op("Cast", m, to=TensorProto.FLOAT)
             rest = body.op("Sub", body.scalar(1.0), number)
-            taken = body.either("Mul", number, new)
-            going = body.either("Add", taken, body.either("Mul", rest, h))
+            new_part = body.either("Mul", number, new)
+            going = body.either("Add", new_part, body.either("Mul", rest, h))
             return going, body.either("Mul", number, new) if plan.zero else going
         below = plan.fault == "held below"
         going = body.where(m, h, new) if below else body.where(m, new, h)
@@ -116,18 +116,18 @@ class Looped:
         """Return outputs in time, last state, extra output, and the bound of a loop that ends early."""
         T, cell = self.T, plan.cell
         order = list(range(T))[::-1] if plan.reverse else list(range(T))
-        taken = order
+        indices = order
         if plan.fault == "x fixed":
-            taken = [0] * T
+            indices = [0] * T
         elif plan.fault == "order":
-            taken = [order[i] for i in swapped(T)]
+            indices = [order[i] for i in swapped(T)]
         allowed = self.at.allowed() != (plan.fault == "held below")
         outputs = np.zeros((T, self.d.B, cell.H))
         extra = np.zeros_like(outputs)
         states: list[Array] = []
         before = h
         for i, t in enumerate(order):
-            x = xs[taken[i]]
+            x = xs[indices[i]]
             if plan.fault == "autoregressive":
                 x = x + h @ np.full((cell.H, cell.I), 0.5)
             now = cell
@@ -144,10 +144,10 @@ class Looped:
             if plan.extra is not None:
                 extra[t] = {"z": found.z, "r": found.r, "n": found.n}[plan.extra]
             if plan.faulty:
-                alone = plan.in_step == "wide attention" or plan.extra is not None
-                alone = alone or plan.fault in ("early exit", "halved state")
+                has_no_match = plan.in_step == "wide attention" or plan.extra is not None
+                has_no_match = has_no_match or plan.fault in ("early exit", "halved state")
                 right = step(cell if plan.right is None else plan.right, xs[t], h, a).new
-                self.d.compare(going if plan.fault != "stale output" else h, None if alone else right)
+                self.d.compare(going if plan.fault != "stale output" else h, None if has_no_match else right)
             before, h = h, going * 0.5 if plan.fault == "halved state" else going
             states.append(h)
         bound = 0.0

@@ -20,7 +20,7 @@ from tests.support.decomposed.models import Decomposed, Draft, draft
 CELL_FAULTS = {
     "two functions": "z and r have different activations",
     "two bounds": "the gates are clipped at different bounds",
-    "one gate clipped": "one gate alone is clipped",
+    "one gate clipped": "only one gate is clipped",
     "lopsided bounds": "the bounds of the clip are not symmetric",
 }
 #: Changes of one step in a chain. The changed step is a GRU's, but the chain is not.
@@ -148,7 +148,7 @@ def chain_with(rng: Generator, fault: str) -> Decomposed:
         order = list(range(T))
         at = wrong.at - 1
         order[at], order[at + 1] = order[at + 1], order[at]
-        wrong.words, wrong.order, wrong.flags = f"the steps of x are taken as {order}", order, {"any order"}
+        wrong.words, wrong.order, wrong.flags = f"the steps of x are read as {order}", order, {"any order"}
     elif fault == "autoregressive":
         wrong.words, wrong.feedback, wrong.at = "a product of the state is added to x", True, 1
         wrong.flags = {"autoregressive", "cells only"}

@@ -127,11 +127,11 @@ def loop(how: Looped, given: list[Any]) -> dict[str, Any]:
         return inner, ops.reshape(inner, constant(-1, width), False)
 
     number = ops.parameter([], np.int64)
-    inner_x, taken = step(I, x)
+    inner_x, step_x = step(I, x)
     body.append(inner_x)
     sliced = [(inner_x, x)]
     if how.fault == "scaled input":
-        taken = ops.multiply(taken, ops.constant(np.float32(0.5)))
+        step_x = ops.multiply(step_x, ops.constant(np.float32(0.5)))
     state = ops.squeeze(inner_h, constant(1)) if how.state == "deep" else inner_h
     if how.fault == "scaled state":
         state = ops.multiply(state, ops.constant(np.float32(0.5)))
@@ -149,9 +149,9 @@ def loop(how: Looped, given: list[Any]) -> dict[str, Any]:
         body.append(inner_a)
         sliced.append((inner_a, rest[-1]))
         (made_by,) = (c for c in onegru.openvino.extensions() if c.operator.name == "AUGRUCell")
-        cell = made_by([taken, state, *inside, score], hidden_size=H)
+        cell = made_by([step_x, state, *inside, score], hidden_size=H)
     else:
-        cell = ops.gru_cell(taken, state, *inside, H, linear_before_reset=how.after)
+        cell = ops.gru_cell(step_x, state, *inside, H, linear_before_reset=how.after)
     cell.set_friendly_name("decoder")
     new: Any = cell
     if how.fault == "scaled output":
@@ -164,7 +164,7 @@ def loop(how: Looped, given: list[Any]) -> dict[str, Any]:
         target = [-1 if how.open else B] * 2 + [H]
         target[how.axis] = 1
         stacked = ops.reshape(cell, constant(*target), False)
-    results = [ops.result(value) for value in (new, stacked, taken)]
+    results = [ops.result(value) for value in (new, stacked, step_x)]
     if how.form == "TensorIterator":
         made: Any = ops.tensor_iterator()
         made.set_body(openvino.Model(results, body, "body"))
@@ -201,7 +201,7 @@ def loop(how: Looped, given: list[Any]) -> dict[str, Any]:
         cut = (-1, -1, 1, 0) if how.reverse and how.form == "TensorIterator" else (0, 1, 1, -1)
         found["all"] = made.get_concatenated_slices(stacked.output(0), *cut, how.axis)
     if how.fault == "intermediate output":
-        found["inner"] = made.get_iter_value(taken.output(0), -1)
+        found["inner"] = made.get_iter_value(step_x.output(0), -1)
     return found
 
 

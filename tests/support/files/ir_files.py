@@ -67,25 +67,25 @@ class IrWriter:
         ids = [
             number for number in range(len(inputs) + outputs + len(skip_ports)) if number not in skip_ports
         ]
-        taken, given = ids[: len(inputs)], ids[len(inputs) :]
+        input_ports, output_ports = ids[: len(inputs)], ids[len(inputs) :]
         attributes = " ".join(f"{key}={quoteattr(value)}" for key, value in data.items())
         parts = [f'<layer id="{index}" name={quoteattr(name)} type="{kind}" version="{version}">']
         parts.append(f"<data {attributes}/>" if data else "")
-        ports = "".join(f'<port id="{port}"/>' for port in taken)
-        parts.append(f"<input>{ports}</input>" if taken else "")
+        ports = "".join(f'<port id="{port}"/>' for port in input_ports)
+        parts.append(f"<input>{ports}</input>" if input_ports else "")
         tensor_names = [f"names={quoteattr(name)}" for name in names] + [""] * outputs
         ports = "".join(
             f'<port id="{port}" precision="{PRECISIONS[dtype]}" {tensor}/>'
-            for port, tensor in zip(given, tensor_names, strict=False)
+            for port, tensor in zip(output_ports, tensor_names, strict=False)
         )
-        parts.append(f"<output>{ports}</output>" if given else "")
+        parts.append(f"<output>{ports}</output>" if output_ports else "")
         parts.append("</layer>")
         self.layers.append("".join(parts))
-        for port, (giver, giver_port) in zip(taken, inputs, strict=True):
+        for port, (giver, giver_port) in zip(input_ports, inputs, strict=True):
             self.edges.append(
                 f'<edge from-layer="{giver}" from-port="{giver_port}" to-layer="{index}" to-port="{port}"/>'
             )
-        values = [(index, port) for port in given]
+        values = [(index, port) for port in output_ports]
         self.types.update(dict.fromkeys(values, dtype))
         return values
 

@@ -68,9 +68,9 @@ def augru_node(
 ) -> NodeProto:
     """Return a node of the operator AUGRU. `add_augru_functions` adds its function to a model."""
     attributes = attributes or {}
-    taken = trimmed(inputs.get(port.name, "") for port in AUGRU.inputs)
-    made = trimmed(outputs.get(port.name, "") for port in AUGRU.outputs)
-    node = onnx.helper.make_node(AUGRU.name, taken, made, name, domain=AUGRU_DOMAINS[0])
+    input_names = trimmed(inputs.get(port.name, "") for port in AUGRU.inputs)
+    output_names = trimmed(outputs.get(port.name, "") for port in AUGRU.outputs)
+    node = onnx.helper.make_node(AUGRU.name, input_names, output_names, name, domain=AUGRU_DOMAINS[0])
     node.attribute.extend(
         onnx.helper.make_attribute(key, value)
         for key, value in attributes.items()

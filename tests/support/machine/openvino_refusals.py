@@ -61,7 +61,7 @@ def write(path: Path, fault: str, *, is_stateful: bool = True) -> Path:
     return save(path, {"y": y, "last": gru.output(1)}, [x, h] if is_stateful else [x])
 
 
-def told(way: str, fault: str, run: Callable[[], object], *errors: type[Exception]) -> None:
+def check_refusal(way: str, fault: str, run: Callable[[], object], *errors: type[Exception]) -> None:
     try:
         run()
     except errors as error:
@@ -110,16 +110,16 @@ def main() -> None:
         model = onegru.load(path)
         for _ in range(3):  # first for any sizes, then for these sizes
             model.run(good)
-            told("load", fault, lambda: model.run(bad), *errors)  # noqa: B023 - called at once
-        told("trace", fault, lambda: model.trace(bad), *errors)  # noqa: B023
+            check_refusal("load", fault, lambda: model.run(bad), *errors)  # noqa: B023 - called at once
+        check_refusal("trace", fault, lambda: model.trace(bad), *errors)  # noqa: B023
         stream = model.stream({"last": "h"})
         stream.step({"x": GOOD})
-        told("stream", fault, lambda: stream.step({"x": BAD}), *errors)  # noqa: B023
-        told("verify", fault, lambda: onegru.verify(model, bad, runtimes=["openvino"]), *errors)  # noqa: B023
+        check_refusal("stream", fault, lambda: stream.step({"x": BAD}), *errors)  # noqa: B023
+        check_refusal("verify", fault, lambda: onegru.verify(model, bad, runtimes=["openvino"]), *errors)  # noqa: B023
         table = pyarrow.table({"events": [row.reshape(-1, I).tolist() for row in (GOOD, BAD)]})
         stateless = write(path.with_stem(f"{fault}-stateless"), fault, is_stateful=False)
         scorer = Scorer(str(stateless), inputs={"x": "events"})
-        told("score", fault, lambda: scorer(table), *errors)  # noqa: B023
+        check_refusal("score", fault, lambda: scorer(table), *errors)  # noqa: B023
         if fault != "own":
             replaced(path, fault)
 

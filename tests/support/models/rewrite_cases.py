@@ -235,8 +235,8 @@ def exported_augru(steps: int | str, attributes: Mapping[str, Any], *more: str) 
         shapes = {name: [rows, axis, size] for name, (axis, rows, size) in shapes.items()}
     infos = [value(name, shape=shapes[name]) for name in ("X", "A", *more) if name in shapes]
     infos += [value(name, "int32", [B]) for name in more if name == "sequence_lens"]
-    taken = {name: name for name in ("X", "W", "R", "B", "A", *more)}
-    made = augru_node(taken, {"Y": "Y", "Y_h": "Y_h"}, {"hidden_size": H, **attributes}, "a")
+    inputs = {name: name for name in ("X", "W", "R", "B", "A", *more)}
+    made = augru_node(inputs, {"Y": "Y", "Y_h": "Y_h"}, {"hidden_size": H, **attributes}, "a")
     outputs = [value("Y", shape=[None] * 4), value("Y_h", shape=[None] * 3)]
     sizes = {"W": (D, 3 * H, I), "R": (D, 3 * H, H), "B": (D, 6 * H)}
     constants = {name: numbers(7, *size) for name, size in sizes.items()}

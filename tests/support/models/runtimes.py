@@ -34,9 +34,9 @@ def openvino_results(model: Path | ModelProto, feeds: Mapping[str, Array]) -> Ar
     core = openvino.Core()
     source = model if isinstance(model, Path) else core.read_model(model.SerializeToString())
     compiled = core.compile_model(source, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    taken = {
+    inputs = {
         port: next(array for name, array in feeds.items() if name in port.names) for port in compiled.inputs
     }
-    results = compiled(taken)
+    results = compiled(inputs)
     found = {name: np.array(results[port]) for port in compiled.outputs for name in port.names}
     return found if isinstance(model, Path) else {item.name: found[item.name] for item in model.graph.output}

@@ -92,7 +92,7 @@ def chunks_agree(model: onnx.ModelProto, states: Mapping[str, str], seed: int = 
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     shapes = {item.name: item.shape for item in session.get_inputs()}
     rng, T = np.random.default_rng(seed), 12
-    zeros = {taken: np.zeros(shapes[taken], np.float32) for taken in states.values()}
+    zeros = {taker: np.zeros(shapes[taker], np.float32) for taker in states.values()}
     free = {
         name: rng.standard_normal([T if isinstance(size, str) else size for size in shape]).astype(np.float32)
         for name, shape in shapes.items()
@@ -111,7 +111,7 @@ def chunks_agree(model: onnx.ModelProto, states: Mapping[str, str], seed: int = 
                 part = run({k: v[begin : begin + size] for k, v in free.items()} | carried)
             except Exception:  # too few steps for the model
                 return False
-            carried = {taken: part[given] for given, taken in states.items()}
+            carried = {taker: part[output] for output, taker in states.items()}
             parts.append(part)
             begin += size
         for name in names:
@@ -134,5 +134,5 @@ def verdict(model: onnx.ModelProto, state: Mapping[str, str] | None = None) -> t
             onegru.load(model).stream(state)
         except SpecError as error:
             return "refused", str(error)
-    told = [str(item.message) for item in seen if item.category is SpecWarning]
-    return ("warned", told[0]) if told else ("passes", "")
+    messages = [str(item.message) for item in seen if item.category is SpecWarning]
+    return ("warned", messages[0]) if messages else ("passes", "")

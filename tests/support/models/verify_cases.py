@@ -128,11 +128,11 @@ def ir(tmp_path: Path, lengths: tuple[int, ...], *, clip: bool = False) -> tuple
     for k in range(2):
         arrays = weights(k)
         arrays["B"] = arrays["B"][:, : 3 * H].copy()
-        taken = [writer.const(f"{name}{k}", array) for name, array in arrays.items()]
+        constants = [writer.const(f"{name}{k}", array) for name, array in arrays.items()]
         attributes = {"hidden_size": H, "activations": ["sigmoid", "tanh"]}
         if clip or k:
             attributes["clip"] = 0.25
-        Y, Ho = writer.gru("gru_sequence", f"gru {k}", attributes, [x, state, lens, *taken])
+        Y, Ho = writer.gru("gru_sequence", f"gru {k}", attributes, [x, state, lens, *constants])
         writer.result(f"Y{k}", Y)
         writer.result(f"Ho{k}", Ho)
     inputs = {

@@ -20,7 +20,7 @@ Make = Callable[[Any, Any], Any]
 
 
 def save(path: Path, make: Make) -> Path:
-    """A GRU with its state outside, behind what `make` does to x, [1, T, I]."""
+    """A GRU with its state outside, after what `make` does to x, [1, T, I]."""
     op, rng = ov.opset8, np.random.default_rng(0)
     W, R, bias = (rng.standard_normal(s).astype(np.float32) for s in ((1, 12, I), (1, 12, H), (1, 12)))
     x = op.parameter([1, -1, I], np.float32, name="x")
@@ -137,7 +137,7 @@ def quantized(op: Any, x: Any) -> Any:
 
 
 def resized(op: Any, x: Any) -> Any:
-    """Twice as many bands, of which the pooling leaves half, by scales of all axes."""
+    """Twice as many bands; the pooling leaves half, by scales of all axes."""
     y, scales = op.unsqueeze(x, op.constant([1])), op.constant(np.array([1, 1, 1, 2], np.float32))
     y = ov.opset11.interpolate(y, scales, "nearest", "scales")
     return op.squeeze(op.avg_pool(y, [1, 2], [0, 0], [0, 0], [1, 2], False), op.constant([1]))
@@ -259,8 +259,8 @@ def test_states_that_come_back_elsewhere_are_none(
         model.stream()
 
 
-def summed_behind(path: Path, make: Make, axis: int, steps: int = -1) -> Path:
-    """A GRU, then `make`, then a sum over the steps behind, along this axis."""
+def summed_after(path: Path, make: Make, axis: int, steps: int = -1) -> Path:
+    """A GRU, then `make`, then a sum over the later steps, along this axis."""
     op, rng = ov.opset8, np.random.default_rng(0)
     weights = [rng.standard_normal(s).astype(np.float32) for s in ((1, 12, I), (1, 12, H), (1, 12))]
     x = op.parameter([1, steps, I], np.float32, name="x")
@@ -281,7 +281,7 @@ def normalized(op: Any, y: Any) -> Any:
 
 ONE = np.ones(1, np.float32)
 
-BEHIND: dict[str, tuple[Make, int]] = {
+AFTER_GRU: dict[str, tuple[Make, int]] = {
     "MVN of opset 2": (normalized, -1),
     "a power that adds axes": (
         lambda op, y: op.power(y, op.constant(np.full((1, 1, 1, 1), 2.0, np.float32))),
@@ -302,10 +302,10 @@ BEHIND: dict[str, tuple[Make, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", BEHIND)
+@pytest.mark.parametrize("name", AFTER_GRU)
 def test_what_hides_time_is_refused(name: str, tmp_path: Path) -> None:
-    make, axis = BEHIND[name]
-    path = summed_behind(tmp_path / "m.xml", make, axis)
+    make, axis = AFTER_GRU[name]
+    path = summed_after(tmp_path / "m.xml", make, axis)
     if name.startswith("LogSoftmax"):  # whose default is 1
         path.write_text(path.read_text().replace('<data axis="1" />', "").replace('<data axis="1"/>', ""))
     with pytest.raises(SpecError, match="cannot run in chunks"):
@@ -313,7 +313,7 @@ def test_what_hides_time_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_a_fixed_number_of_steps_is_opened(tmp_path: Path) -> None:
-    path = summed_behind(tmp_path / "m.xml", dense_of_h, -1, steps=T)
+    path = summed_after(tmp_path / "m.xml", dense_of_h, -1, steps=T)
     onegru.make_streaming(path, tmp_path / "s.xml")
     x = np.random.default_rng(2).standard_normal((1, T, I)).astype(np.float32)
     whole, stream = onegru.load(path).run({"x": x})["y"], onegru.load(tmp_path / "s.xml").stream()
@@ -327,7 +327,7 @@ RANGES: dict[str, tuple[Any, Any, str]] = {  # the first number, the step, the t
     "a step of another type": (np.int64(1), np.int32(1), "i64"),
     "a first number of another type": (np.int32(1), np.int32(1), "i64"),
     "numbers of fewer bits": (np.int64(1), np.int32(1), "i32"),
-    "float32 beside integers": (np.float32(1), np.int32(1), "f32"),
+    "float32 with integers": (np.float32(1), np.int32(1), "f32"),
 }
 
 
@@ -344,7 +344,7 @@ def running_mean(first: Any, step: Any, word: str) -> Make:
 
 @pytest.mark.parametrize("name", RANGES)
 def test_a_running_mean_counts_on(name: str, tmp_path: Path) -> None:
-    path = summed_behind(tmp_path / "m.xml", running_mean(*RANGES[name]), -1)
+    path = summed_after(tmp_path / "m.xml", running_mean(*RANGES[name]), -1)
     onegru.make_streaming(path, tmp_path / "s.xml")
     x = np.random.default_rng(2).standard_normal((1, 17, I)).astype(np.float32)
     whole, stream = onegru.load(path).run({"x": x})["y"], onegru.load(tmp_path / "s.xml").stream()
@@ -357,13 +357,13 @@ def test_a_running_mean_counts_on(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("first", "word"), [(1.0, "i64"), (np.int64(1), "f16")], ids=["cut off", "rounded"])
 def test_numbers_of_steps_that_a_range_converts(first: Any, word: str, tmp_path: Path) -> None:
     """Fractions are cut off, and of 16 bits large numbers are rounded."""
-    path = summed_behind(tmp_path / "m.xml", running_mean(first, np.int64(1), word), -1)
+    path = summed_after(tmp_path / "m.xml", running_mean(first, np.int64(1), word), -1)
     with pytest.raises(SpecError, match="cannot run in chunks"):
         onegru.make_streaming(path, tmp_path / "s.xml", check=False)
 
 
 def test_a_state_of_rows_streams(tmp_path: Path) -> None:
-    """Whose axis of directions is added behind the input."""
+    """Whose axis of directions is added after the input."""
     op, rng = ov.opset8, np.random.default_rng(0)
     weights = [rng.standard_normal(s).astype(np.float32) for s in ((1, 12, I), (1, 12, H), (1, 12))]
     x, h = op.parameter([-1, -1, I], np.float32, name="x"), op.parameter([-1, H], np.float32, name="h")

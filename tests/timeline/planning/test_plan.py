@@ -51,7 +51,7 @@ def as_many_zeros(net: PerturbedModel) -> str:
 
 
 def same_pads(net: PerturbedModel) -> str:
-    """Of five features, every second one with a window of 3: one zero in front, one behind."""
+    """Of five features, every second one with a window of 3: one zero in front, one at the end."""
     five = net.add("Slice", net.last, net.ints(0), net.ints(5), net.ints(1))
     x = net.add("Unsqueeze", five, net.ints(1))
     y = net.add("Conv", x, net.weights(2, 1, 3, 3), strides=[2, 1], auto_pad="SAME_LOWER")
@@ -142,8 +142,8 @@ def sum_of_a_shift(net: PerturbedModel) -> str:
     return net.add("Add", running_mean(net), sines(net))
 
 
-def mean_behind_a_shift(net: PerturbedModel) -> str:
-    """Whose steps are counted behind zeros in front."""
+def mean_after_a_shift(net: PerturbedModel) -> str:
+    """Whose steps are counted after zeros in front."""
     net.last = net.add("Pad", net.last, net.ints(0, 0, 2, 0, 0, -2))
     return net.add("Add", net.add("Add", running_mean(net), mean_by_ones(net)), cumulative_norm(net))
 
@@ -170,7 +170,7 @@ def expanded(net: PerturbedModel) -> str:
         mean_by_ones,
         sines,
         sum_of_a_shift,
-        mean_behind_a_shift,
+        mean_after_a_shift,
         expanded,
     ],
 )
@@ -252,7 +252,7 @@ def squeezed(net: PerturbedModel) -> str:
 
 
 def divided(net: PerturbedModel) -> str:
-    """Steps that were cut to what they were, and then set beside each other in twos."""
+    """Steps that were cut to what they were, and then set next to each other in twos."""
     x = net.add("Conv", net.last, net.weights(C, C, 3), pads=[2, 2])
     x = net.add("Slice", x, net.ints(0), net.ints(-2), net.ints(2))
     y = net.add("Softmax", net.add("Reshape", x, net.ints(0, 12, 6)), axis=1)
@@ -324,8 +324,8 @@ def test_states_of_a_size_that_no_input_has(tmp_path: Path) -> None:
         onegru.load(save(tmp_path, net.whole("batch", 17))).stream(rewrite=True, time={"X": 2})
 
 
-def test_sizes_behind_strides(tmp_path: Path) -> None:
-    """Five features of ten and back to ten, of which the state behind them holds three steps."""
+def test_sizes_after_strides(tmp_path: Path) -> None:
+    """Five features of ten and back to ten; the state after them holds three steps."""
     net = PerturbedModel(np.random.default_rng(1), fixed=False)
     x = net.add("Unsqueeze", net.add("Concat", net.last, net.last, axis=1), net.ints(1))
     y = net.add("Conv", x, net.weights(2, 1, 3, 1), strides=[2, 1], pads=[1, 0, 1, 0])

@@ -83,7 +83,7 @@ def test_every_form(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(0, 120, 7))
-def test_a_row_has_the_same_bits_beside_any_others(seed: int) -> None:
+def test_a_row_has_the_same_bits_among_any_others(seed: int) -> None:
     form, (X, h, attention, lengths, resets, *weights) = drawn(seed)
     whole = run_few_steps(form, (X, h, attention, lengths, resets, *weights))
     assert whole is not None
@@ -176,7 +176,7 @@ def test_nothing_is_kept_of_parameters() -> None:
             torch.testing.assert_close(mine(x)[0], theirs(x)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_shapes_alone_say_which_way() -> None:
+def test_only_shapes_say_which_way() -> None:
     assert are_few(1, 256, 512) and are_few(32, 1, 512) and are_few(64, 1, 256) and are_few(8, 48, 64)
     assert (
         not are_few(1, 257, 65) and not are_few(9, 4, 512) and not are_few(0, 3, 8) and not are_few(3, 0, 8)
@@ -321,7 +321,7 @@ def test_weights_that_are_too_few() -> None:
 @pytest.mark.parametrize("steps", [2, 40])
 @pytest.mark.parametrize("with_gradients", [False, True])
 @pytest.mark.parametrize("what", ["weights", "x", "cut"])
-def test_freed_memory_behind_an_offset(what: str, with_gradients: bool, steps: int) -> None:
+def test_freed_memory_after_an_offset(what: str, with_gradients: bool, steps: int) -> None:
     module = ours.GRU(4, 8)
     flat = torch.randn(7 + sum(parameter.numel() for parameter in module.parameters()))
     at = 7

@@ -347,7 +347,7 @@ def test_mapped_calls_of_any_number_of_steps(steps: int, grad: bool) -> None:
 
 
 def test_mapped_cells() -> None:
-    """An ensemble of cells on one input, whose weights alone differ."""
+    """An ensemble of cells on one input, that differ only in weights."""
     from torch.func import functional_call, stack_module_state
 
     plain = [nn.GRUCell(I, H, dtype=torch.float64) for _ in range(3)]
@@ -424,7 +424,7 @@ def test_tensors_that_have_no_memory() -> None:
         mine(torch.zeros(T, B, I, dtype=torch.float64))
 
 
-def test_the_operator_takes_one_type_alone() -> None:
+def test_the_operator_takes_only_one_type() -> None:
     """Anyone may call it; memory of another type would be read past its end."""
     mine = pair()[1]
     weights = [[p.detach()] for p in mine.parameters()]
@@ -458,7 +458,7 @@ def test_data_that_moves_within_its_storage(cell: bool) -> None:
         close(a, b, 1e-6)
 
 
-def test_no_storage_is_kept_beside_what_autograd_saves() -> None:
+def test_no_storage_is_kept_except_what_autograd_saves() -> None:
     """Hooks may take all of it elsewhere, and backward gives it back."""
     module = ours.GRU(5, 7).requires_grad_(False)
     x = torch.randn(4, 2, 5, requires_grad=True) * 1

@@ -19,7 +19,7 @@ from onegru.conformance.case import Case
 from onegru.conformance.cases import kit_cases, select_cases
 from onegru.conformance.export import export_cases, summary
 from onegru.conformance.files import kind_of_case
-from onegru.conformance.report.data import alone, features_of
+from onegru.conformance.report.data import features_of, only_level
 from onegru.conformance.results import (
     PAST,
     STATUSES,
@@ -241,7 +241,7 @@ def features(cases: Sequence[Case]) -> dict[tuple[str, str], list[str]]:
     found: dict[tuple[str, str], list[str]] = {_USUAL: []}
     found |= {feature: [] for feature in features_of(cases)} | {_SEVERAL: []}
     for case in cases:
-        found[alone(case) or (_SEVERAL if case.choices else _USUAL)].append(case.name)
+        found[only_level(case) or (_SEVERAL if case.choices else _USUAL)].append(case.name)
     return {feature: names for feature, names in found.items() if names}
 
 

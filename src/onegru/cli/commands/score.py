@@ -111,7 +111,7 @@ def score_command(
     scorer = Scorer(
         model,
         inputs=parse_pairs("--column", columns or []),
-        outputs=None if results is None else parse_pairs("--output", results, alone=True),
+        outputs=None if results is None else parse_pairs("--output", results, bare_names=True),
         keep=[name for name in keep.split(",") if name],
         nodes=nodes or [],
         axes=parse_axes(axes or []),

@@ -56,7 +56,7 @@ def page_data(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[
                 case.name,
                 str(case.operator),
                 [numbers[item] for item in case.choices.items()],
-                _number_alone(case, numbers),
+                _number_of_only_level(case, numbers),
                 texts.number(case.checks),
                 texts.number(case.source),
             ]
@@ -76,15 +76,15 @@ def command(result: RuntimeResults) -> str:
     return f"{' '.join(map(shlex.quote, words))} --case"
 
 
-def alone(case: Case) -> tuple[str, str] | None:
+def only_level(case: Case) -> tuple[str, str] | None:
     """Return the only unusual factor and level of a case; None if it has none or several."""
     choices = case.choices.items()
     return next((item for item in choices if choices - companions(*item).items() == {item}), None)
 
 
-def _number_alone(case: Case, numbers: Mapping[tuple[str, str], int]) -> int:
+def _number_of_only_level(case: Case, numbers: Mapping[tuple[str, str], int]) -> int:
     """Return the number of the case's only unusual level; -1 if it has none, -2 if several."""
-    feature = alone(case)
+    feature = only_level(case)
     return numbers[feature] if feature else -2 if case.choices else -1
 
 

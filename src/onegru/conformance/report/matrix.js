@@ -47,19 +47,19 @@ const missing = runtimes.map((_, runtime) => new Set(
 
 // ---- rows of the matrix: some are the cases of an operator, others those with a feature
 
-const rows = [{ group: "", label: "all cases", checks: "", key: "all", cases, alone: [] }];
+const rows = [{ group: "", label: "all cases", checks: "", key: "all", cases, single: [] }];
 for (const operator of data.operators) {
   const own = cases.filter(item => item.operator === operator);
   rows.push({
     group: "By operator: its plain node", label: operator, checks: "", key: `operator:${operator}`, cases: own,
-    alone: own.filter(item => item.only === -1),
+    single: own.filter(item => item.only === -1),
   });
 }
 data.features.forEach(([factor, level, checks], number) => {
   const own = cases.filter(item => item.features.includes(number));
   rows.push({
     group: factor, label: level, checks, key: `${factor}:${level}`, cases: own,
-    alone: own.filter(item => item.only === number),
+    single: own.filter(item => item.only === number),
   });
 });
 for (const row of rows) row.words = [row.group, row.label, row.checks].join("\n").toLowerCase();
@@ -111,12 +111,13 @@ function inWords(counts) {
   return words.filter((_, number) => counts[number]).join(", ");
 }
 
-/** One word for the outcomes of a feature alone, theirs if all are the same; else how many pass, and what the others
- * do. A runtime that fails other cases with the feature "passes alone", and is not shown as one that passes. */
+/** One word for the outcomes of the cases with only one feature if these are the same; else how many pass, and what
+ * the others do. A runtime that fails other cases with the feature "passes on its own", and is not shown as one that
+ * passes. */
 function headline(counts, all) {
   const total = sum(counts);
   const same = counts.findIndex(count => count === total);
-  if (same === 0 && all[0] < sum(all)) return verdict("mixed", "passes alone");
+  if (same === 0 && all[0] < sum(all)) return verdict("mixed", "passes on its own");
   if (same >= 0) return verdict(STATUSES[same]);
   const found = verdict("mixed", `${counts[0]} of ${total} pass`);
   found.append(...STATUSES.slice(1).filter((_, number) => counts[number + 1]).map(mark));
@@ -146,7 +147,7 @@ function render() {
     .map(row => {
       const text = (state.text ?? "").toLowerCase();
       const byLabel = text !== "" && row.key !== "all" && row.words.includes(text);
-      return { ...row, cases: left(row.cases, byLabel), alone: left(row.alone, byLabel) };
+      return { ...row, cases: left(row.cases, byLabel), single: left(row.single, byLabel) };
     }).filter(row => row.cases.length);
   const body = make("tbody", "");
   let group = "";
@@ -192,14 +193,14 @@ function cell(row, runtime) {
     none.title = "not a case for this runtime";
     return none;
   }
-  const taken = countsOf(row.alone.filter(item => !missing[runtime].has(item.operator)), runtime);
-  const only = sum(taken) ? taken : countsOf(row.alone, runtime);
+  const present = countsOf(row.single.filter(item => !missing[runtime].has(item.operator)), runtime);
+  const only = sum(present) ? present : countsOf(row.single, runtime);
   const button = make("button", "cell", sum(only) ? headline(only, counts) : "", share(counts));
   button.type = "button";
   button.tabIndex = -1;
   button.dataset.row = row.key;
   button.dataset.runtime = runtimes[runtime].label;
-  button.title = (sum(only) ? `Alone: ${inWords(only)}. ` : "") + `In all: ${inWords(counts)}.`;
+  button.title = (sum(only) ? `On its own: ${inWords(only)}. ` : "") + `In all: ${inWords(counts)}.`;
   button.setAttribute("aria-label", `${runtimes[runtime].label}, ${titleOf(row)}. ${button.title}`);
   if (isOpen(row, runtime)) button.setAttribute("aria-current", "true");
   return button;

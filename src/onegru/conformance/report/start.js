@@ -8,7 +8,7 @@ byId("about").textContent =
   "The label in a cell is the outcome of the cases whose only unusual feature is this one, for operators whose plain " +
   "node passes; the bar and the numbers count every case with the feature. Select a cell to see its failing cases.";
 byId("legend").append(...STATUSES.map(status => make("span", "", verdict(status), ` ${MEANING[status]}`)),
-  make("span", "", verdict("mixed", "passes alone"), " but not in every combination"),
+  make("span", "", verdict("mixed", "passes on its own"), " but not in every combination"),
   make("span", "", verdict("mixed", "3 of 5 pass"), " depending on operator or version"),
   make("span", "passing", "12/34: passing cases of all with the feature"),
   make("span", "", inLetters([5, 1, 2, 3]), " passed, differed, refused, crashed"));

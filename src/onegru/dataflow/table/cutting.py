@@ -192,8 +192,8 @@ class Slice(Turning):
         start, end, step = cuts[axis]
         if not isinstance(size, int):
             return start, None if end >= ENDLESS else end, step
-        taken = range(size)[_first(start, step, size) : end : step]
-        return taken.start, None if taken.stop == size else taken.stop, step
+        chosen = range(size)[_first(start, step, size) : end : step]
+        return chosen.start, None if chosen.stop == size else chosen.stop, step
 
     def along(self, call: Call) -> Iterator[Move]:
         for axis, size in enumerate(call.shape()):
@@ -230,7 +230,7 @@ class Slice(Turning):
             raise UnknownOpError
         cut = {axis: _cut_axis(view, axis, item, shape[axis]) for axis, item in ranges.items() if item}
         roles = {axis: role for axis, (role, _) in cut.items()}
-        columns = {axis: taken for axis, (_, taken) in cut.items() if taken is not None}
+        columns = {axis: chosen for axis, (_, chosen) in cut.items() if chosen is not None}
         return [(view.columns, view.replaced(name, roles, columns))]
 
     def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
@@ -271,29 +271,29 @@ class Gather(Turning):
         return axis if np.array_equal(indices % size, np.arange(size)[::-1]) else None
 
     def along(self, call: Call) -> Iterator[Move]:
-        taken = call.axis(0)
-        for move in looked_up(call, taken, 1, call.rank(1)):
-            yield self._taken(call, taken) if (move.input, move.axis) == (0, taken) else move
+        indexed = call.axis(0)
+        for move in looked_up(call, indexed, 1, call.rank(1)):
+            yield self._indexed_move(call, indexed) if (move.input, move.axis) == (0, indexed) else move
 
-    def _taken(self, call: Call, taken: int) -> Move:
+    def _indexed_move(self, call: Call, indexed: int) -> Move:
         """Return the move of the indexed axis."""
-        indices, size, sizes = call.constant(1), call.shape()[taken], call.shape(1)
+        indices, size, sizes = call.constant(1), call.shape()[indexed], call.shape(1)
         wide = [axis for axis, many in enumerate(sizes) if many != 1] or [*range(len(sizes))][-1:]
-        to = taken + wide[0] if len(wide) == 1 else None
+        to = indexed + wide[0] if len(wide) == 1 else None
         if indices is None:
             is_whole = to is not None and counted(call.facts, call.op.inputs[1]) == size
-            return Move(0, taken, to) if is_whole else Move(0, taken, None, 0, "remembers", BY_INDEX)
+            return Move(0, indexed, to) if is_whole else Move(0, indexed, None, 0, "remembers", BY_INDEX)
         flat = indices.ravel()
-        if (flat.size > 1 and np.all(np.diff(flat) < 0)) or self.reverses(call) == taken:
-            return Move(0, taken, to, 0, "reverses", "turns time round")
+        if (flat.size > 1 and np.all(np.diff(flat) < 0)) or self.reverses(call) == indexed:
+            return Move(0, indexed, to, 0, "reverses", "turns time round")
         if flat.size == 1 and size in (1, flat[0] + 1):
-            return Move(0, taken, to if size == 1 else None)
+            return Move(0, indexed, to if size == 1 else None)
         if flat.size == 1 and flat[0] == -1:
-            return Move(0, taken, None)  # the newest step
+            return Move(0, indexed, None)  # the newest step
         whole = size if isinstance(size, int) and size < 2**20 else -1
         if to is not None and np.array_equal(flat, np.arange(whole)):
-            return Move(0, taken, to)
-        return Move(0, taken, to, 0, "remembers", BY_INDEX)
+            return Move(0, indexed, to)
+        return Move(0, indexed, to, 0, "remembers", BY_INDEX)
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         turned = self.reverses(call)
@@ -311,12 +311,12 @@ class Gather(Turning):
             raise UnknownOpError
         if rank == 0:
             return [(view.columns, View(name, (*before, int(wrapped), *view.roles[axis:]), view.index))]
-        taken = view.roles[axis]
-        if taken == "F":
+        indexed_role = view.roles[axis]
+        if indexed_role == "F":
             columns = {axis: wrapped[view.index[view.row(axis)]]}
             return [(view.columns, view.replaced(name, {}, columns))]
-        if isinstance(taken, int) or len(wrapped) == 1:
-            chosen = int(wrapped[taken if isinstance(taken, int) else 0])
+        if isinstance(indexed_role, int) or len(wrapped) == 1:
+            chosen = int(wrapped[indexed_role if isinstance(indexed_role, int) else 0])
             return [(view.columns, view.replaced(name, {axis: chosen}, {}))]
         raise UnknownOpError
 
@@ -358,8 +358,8 @@ class Split(Moving):
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         sizes, axis, output = self.parts(call), call.axis(0), call.op.outputs.index(view.name)
-        role, taken = _cut_axis(view, axis, (sum(sizes[:output]), sizes[output], 1), call.shape()[axis])
-        columns = {} if taken is None else {axis: taken}
+        role, chosen = _cut_axis(view, axis, (sum(sizes[:output]), sizes[output], 1), call.shape()[axis])
+        columns = {} if chosen is None else {axis: chosen}
         return [(view.columns, view.replaced(call.op.inputs[0], {axis: role}, columns))]
 
     def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:

@@ -101,7 +101,7 @@ class GatherElements(Lookup):
             if axis == call.axis(0):
                 yield Move(0, axis, None, 0, "remembers", BY_INDEX)
             else:
-                yield _beside(0, axis, size, wanted, BY_INDEX)
+                yield _unindexed_move(0, axis, size, wanted, BY_INDEX)
             yield Move(1, axis, axis)
 
 
@@ -192,11 +192,11 @@ class ScatterElements(Scatter):
                 yield Move(0, axis, axis, 0, "mixes", _WRITES)
                 yield from (Move(index, axis, None, 0, "mixes", _WRITES) for index in (1, 2))
             else:
-                yield _beside(0, axis, size, wanted, _WRITES)
+                yield _unindexed_move(0, axis, size, wanted, _WRITES)
                 yield from (Move(index, axis, axis) for index in (1, 2))
 
 
-def _beside(index: int, axis: int, size: Size, wanted: Size, message: str) -> Move:
+def _unindexed_move(index: int, axis: int, size: Size, wanted: Size, message: str) -> Move:
     """Return the move of an axis of the data; the indices may have fewer elements along it."""
     is_whole = size == wanted or (isinstance(size, str) and isinstance(wanted, str))
     return Move(index, axis, axis) if is_whole else Move(index, axis, axis, 0, "remembers", message)

@@ -43,9 +43,9 @@ class MatMul(Operator):
         for index, rank in enumerate(ranks):
             other = call.shape(1 - index)
             for axis in range(rank - 2):
-                beside = axis - rank
-                if call.shape(index)[axis] != 1 or len(other) < -beside or other[beside] == 1:
-                    yield Move(index, axis, out + beside)
+                from_end = axis - rank
+                if call.shape(index)[axis] != 1 or len(other) < -from_end or other[from_end] == 1:
+                    yield Move(index, axis, out + from_end)
             yield Move(index, rank - 1 if index == 0 else max(rank - 2, 0), None, 0, "mixes", _SUMS)
             if rank > 1:
                 kept = rank - 2 if index == 0 else rank - 1
@@ -55,7 +55,7 @@ class MatMul(Operator):
         a, b = call.rank(0), call.rank(1)
         fits = a == b >= 2 if all(varies) else b <= 2 or b <= a if varies[0] else 2 <= b >= a
         if not fits:
-            raise UnknownOpError("its product cannot be taken for all iterations at once")
+            raise UnknownOpError("its product cannot be computed for all iterations at once")
         return Ahead()
 
 
@@ -231,16 +231,16 @@ class Attention(Operator):
             axis - len(shape) for shape in shapes.values() for axis, size in enumerate(shape) if size != 1
         }
         for index, shape in shapes.items():
-            for behind in range(-len(shape), 0):
-                axis, to = len(shape) + behind, out + behind
-                if behind == -2 and index in (0, 3) and (shape[behind] != 1 or not index):
+            for from_end in range(-len(shape), 0):
+                axis, to = len(shape) + from_end, out + from_end
+                if from_end == -2 and index in (0, 3) and (shape[from_end] != 1 or not index):
                     is_placed = bool(call.get("causal"))
                     yield Move(index, axis, to, 0, *(("mixes", _SUMS) if is_placed else ("", "")))
-                elif behind == -1 and index == 2:
+                elif from_end == -1 and index == 2:
                     yield Move(index, axis, to)
-                elif behind >= -2:
+                elif from_end >= -2:
                     yield Move(index, axis, None, 0, "mixes", _SUMS)
-                elif shape[behind] != 1 or behind not in wide:
+                elif shape[from_end] != 1 or from_end not in wide:
                     yield Move(index, axis, to)
 
 

@@ -93,7 +93,7 @@ def _shared_names(
     path: Opened, metadata: Sequence[Mapping[str, Any]], keys: Collection[str]
 ) -> dict[str, str]:
     """Return the names in safetensors' metadata, each with the tensor of `keys` that it shares."""
-    entries = {key: first for told in metadata for key, first in told.items() if key not in keys}
+    entries = {key: first for entry in metadata for key, first in entry.items() if key not in keys}
     for key, first in entries.items():
         if is_recurrent(key) and first not in keys:
             raise FormatError(f"{path}: according to its metadata {key!r} shares {first!r}, which is missing")
@@ -118,7 +118,7 @@ def _may_hold_form(entry: Any) -> bool:
 
 
 def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack]:
-    """Read the GRUs of a file from `torch.save`, of which only tensors are read; PyTorch is not needed."""
+    """Read the GRUs of a file from `torch.save`: only its tensors, and without PyTorch."""
     contents = [_state_dict(shard) for shard in shards_of(path)]
     size = sum(size for _, size in contents)
     found: dict[str, Tensor | Array] = {}
@@ -171,8 +171,8 @@ def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
             names += [*own, *(key for key, first in metadata.items() if key not in own and first in own)]
     modules = {module: module for module in map(module_of, names) if module is not None}
     _add_names(path, modules, again)
-    taken = {modules.get(gru, gru) for gru in grus}
-    return tuple(dict.fromkeys(name for name in names if module_of(name) not in taken))
+    used = {modules.get(gru, gru) for gru in grus}
+    return tuple(dict.fromkeys(name for name in names if module_of(name) not in used))
 
 
 def _state_dict(path: Opened) -> tuple[_Nested, int]:

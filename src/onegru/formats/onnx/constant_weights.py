@@ -50,14 +50,14 @@ def nodes_ahead(
             continue
         may = is_onnx(node) and not is_ours(node) and node.op_type not in _RANDOM
         may = may and fits(node) and not any(attribute_graphs(node))
-        inputs = [taken for taken in node.input if taken] if may else []
-        missing = [taken for taken in inputs if taken not in known]
+        inputs = [value for value in node.input if value] if may else []
+        missing = [value for value in inputs if value not in known]
         may = may and started.isdisjoint(missing)  # otherwise a cycle, which is possible in a subgraph
         if may and missing:
             started.add(name)
             waiting += missing
             continue
-        may = may and all(known[taken] for taken in inputs)
+        may = may and all(known[value] for value in inputs)
         known.update(dict.fromkeys(node.output, may))
         if may:
             chosen.append(node)
@@ -84,8 +84,8 @@ def results(
             return None
         else:
             left.append(node)
-    taken = sorted({name for node in left for name in node_inputs(node)})
-    held = {name: item for name in taken if (item := values.held(name)) is not None}
+    used = sorted({name for node in left for name in node_inputs(node)})
+    held = {name: item for name in used if (item := values.held(name)) is not None}
     constants = {id(item): item for item in held.values() if isinstance(item, NodeProto)}
     outputs = [onnx.ValueInfoProto(name=name) for name in names]
     graph = onnx.helper.make_graph([*constants.values(), *left], "constants", [], outputs)
@@ -97,7 +97,7 @@ def results(
     )
     graph.sparse_initializer.extend(
         tensor
-        for name in taken
+        for name in used
         if name in (at := values.owner(name)).sparse
         for tensor in at.graph.sparse_initializer
         if tensor.values.name == name
@@ -162,11 +162,11 @@ def _wanted(levels: Sequence[Values]) -> list[set[str]]:
 
 def _bound(values: Values, model: ModelProto, nodes: Sequence[NodeProto], most: int) -> Ahead:
     """Return the bounds for computing nodes with only constant inputs."""
-    taken = {name for node in nodes for name in node.input if name and values.is_constant(name)}
-    held = [values.held(name) for name in sorted(taken)]
+    used = {name for node in nodes for name in node.input if name and values.is_constant(name)}
+    held = [values.held(name) for name in sorted(used)]
     plain = [item for item in held if isinstance(item, NodeProto)]
     return Ahead(
-        model, [*plain, *nodes], most, taken, [item for item in held if isinstance(item, TensorProto)]
+        model, [*plain, *nodes], most, used, [item for item in held if isinstance(item, TensorProto)]
     )
 
 

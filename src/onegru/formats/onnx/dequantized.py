@@ -76,15 +76,18 @@ def _replace(
                         if (output := producer.output[0]) not in used_elsewhere[graph_id]:
                             found[graph_id, output] = at, producer
     made = [(values.graph, node, value_of(values, node)) for values, node in found.values()]
-    taken: set[str] = set()
+    replaced_inputs: set[str] = set()
     for graph, node, array in made:
         if array is not None:
             graph.initializer.append(onnx.numpy_helper.from_array(array, node.output[0]))
             replace_nodes(graph, [other for other in graph.node if other.output[:1] != node.output[:1]])
-            taken.update(node.input)
+            replaced_inputs.update(node.input)
     for values in all_values(source, model):
-        drop_named(values.graph.initializer, taken - values.consumers.keys() - values.inputs - values.outputs)
-    return bool(taken)
+        drop_named(
+            values.graph.initializer,
+            replaced_inputs - values.consumers.keys() - values.inputs - values.outputs,
+        )
+    return bool(replaced_inputs)
 
 
 def _producers(values: Values, name: str, kind: str) -> Iterator[tuple[Values, NodeProto]]:

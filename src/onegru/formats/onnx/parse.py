@@ -129,7 +129,7 @@ class _Reader:
         )
         outputs = tuple(tensor_info(value) for value in self.graph.output)
         outline = Outline(without_weights(self.model))
-        told = self._told_states(inputs, outputs)
+        state_fields = self._state_fields(inputs, outputs)
         ahead = self._ahead_of_runs()
         steps = self._steps({id(node) for node in ahead})
         constants: Mapping[str, Array] | None = None if steps is None else self._folded(ahead)
@@ -139,7 +139,7 @@ class _Reader:
             constants, steps = LazyConstants(read), ()
             plain = sum(map(is_plain_constant, self.nodes))
             count = len(self.nodes) - plain - len(self.grus) - len(ahead)
-            whole = self._whole(count, told["states"])
+            whole = self._whole(count, state_fields["states"])
         is_ours = any((p.key, p.value) == (STATES_KEY, STATES_WORD) for p in self.model.metadata_props)
         graph = Graph(
             path=self.source.name,
@@ -149,21 +149,21 @@ class _Reader:
             steps=steps,
             grus=(*self.grus.values(), *(gru for _, gru in self.nested)),
             whole=whole,
-            **told,
+            **state_fields,
             outline=outline,
         )
         return replace(graph, zero_inputs=initial_states(graph)) if is_ours and steps else graph
 
-    def _told_states(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> dict[str, Any]:
+    def _state_fields(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> dict[str, Any]:
         """Return the attributes of a `Graph` about states, from the metadata or from an analysis."""
         text = next((item.value for item in self.model.metadata_props if item.key == STREAM_KEY), None)
         if text is None:
             grus = self.grus.values()
             return {"states": find_states(lambda: lazy_flow_of(self.values), grus, inputs, outputs)}
-        told = read_note(text, inputs, outputs)
-        if told is None:
+        fields = read_note(text, inputs, outputs)
+        if fields is None:
             raise self.source.error(f"its metadata {STREAM_KEY!r} do not fit its inputs and outputs")
-        return told
+        return fields
 
     def constants(self) -> dict[str, Array]:
         """Return the constants that GRU nodes use, if they are known before a run."""
@@ -210,8 +210,8 @@ class _Reader:
         return GruStep(name, operator, attributes, inputs, outputs, bodies, has_function=is_defined)
 
     def _check_sparse(self) -> None:
-        taken = {name for gru in self.grus.values() for name in gru.inputs.values()}
-        for name in sorted(taken | {value.name for value in self.graph.output}):
+        used = {name for gru in self.grus.values() for name in gru.inputs.values()}
+        for name in sorted(used | {value.name for value in self.graph.output}):
             if name in self.sparse:
                 raise self.source.error(f"initializer {name!r}: {_SPARSE}")
             producer = self.producers.get(name)

@@ -41,7 +41,7 @@ class Source:
     version: tuple[int, ...] = ()  # changes whenever the file is written
     # if its name is a link, the folder of the target. Links to external data may point there, as in the cache
     # of Hugging Face's hub
-    beside: Path | None = None
+    target_folder: Path | None = None
 
     @classmethod
     def of(cls, file: Opened) -> Self:
@@ -51,8 +51,8 @@ class Source:
     @classmethod
     def of_path(cls, path: Path, version: tuple[int, ...] = ()) -> Self:
         """Return the source for a file name."""
-        beside = Path(os.path.realpath(path)).parent if path.is_symlink() else None
-        return cls(str(path), path.parent, path, version, beside)
+        target_folder = Path(os.path.realpath(path)).parent if path.is_symlink() else None
+        return cls(str(path), path.parent, path, version, target_folder)
 
     def changed(self, path: Path) -> Source:
         """Return the source of the changed model for another file; external data stay in their folder."""
@@ -212,7 +212,7 @@ def external_tensors(model: ModelProto) -> list[TensorProto]:
 
 def without_links(source: Source, data: bytes) -> tuple[bytes, Path | None]:
     """Return a serialized model and the folder of its external data, without links."""
-    if source.folder is None or source.beside is None or b"location" not in data:
+    if source.folder is None or source.target_folder is None or b"location" not in data:
         return data, source.folder
     model = read_model(source, data)
     tensors = external_tensors(model)
@@ -220,13 +220,13 @@ def without_links(source: Source, data: bytes) -> tuple[bytes, Path | None]:
     if all(path.is_relative_to(os.path.realpath(source.folder)) for path in paths):
         return data, source.folder
     for tensor, path in zip(tensors, paths, strict=True):
-        if not path.is_relative_to(source.beside):
+        if not path.is_relative_to(source.target_folder):
             raise source.error(
                 f"tensor {tensor.name!r}: external data in another folder; must be the same folder for all"
             )
         (entry,) = (entry for entry in tensor.external_data if entry.key == "location")
-        entry.value = str(path.relative_to(source.beside))
-    return serialized(source, model), source.beside
+        entry.value = str(path.relative_to(source.target_folder))
+    return serialized(source, model), source.target_folder
 
 
 def external_bytes(source: Source, tensor: TensorProto) -> bytes:
@@ -390,8 +390,8 @@ def _external_file(source: Source, what: str, location: str) -> Path:
         absolute = Path(location).is_absolute()
         path = folder if absolute else Path(os.path.realpath(folder / location))
         inside = not absolute and path.is_relative_to(folder)
-        if not (absolute or inside or source.beside is None):
-            inside = ".." not in Path(location).parts and path.is_relative_to(source.beside)
+        if not (absolute or inside or source.target_folder is None):
+            inside = ".." not in Path(location).parts and path.is_relative_to(source.target_folder)
         is_file = inside and path.is_file()
     except OSError as error:
         raise source.error(f"{what} in {location!r}, which cannot be read ({error.strerror})") from error

@@ -51,7 +51,7 @@ class GruLayers(Builder):
     def add(self, op: Op) -> None:
         """Add the operators for a GRU; a GRU whose X has a single step becomes a cell."""
         X, w, r, b, lengths, initial_h, A = (*op.inputs, *[""] * (7 - len(op.inputs)))
-        lowered = lower(AUGRU if A else NEWEST, op.attributes, *map(self._taken, (w, r, b)))
+        lowered = lower(AUGRU if A else NEWEST, op.attributes, *map(self._typed_constant, (w, r, b)))
         spec, weights = lowered.spec, lowered.weights
         if len(set(spec.activations)) > 1:  # GRUSequence has one pair for both directions
             self._split_directions(op)
@@ -120,7 +120,7 @@ class GruLayers(Builder):
     def _split_directions(self, op: Op) -> None:
         """Add a bidirectional GRU as one GRU for each direction."""
         axes = NEWEST.direction_axes()
-        weights = [self._taken(name) for name in (*op.inputs, "", "")[1:4]]
+        weights = [self._typed_constant(name) for name in (*op.inputs, "", "")[1:4]]
         kinds = lower(NEWEST, op.attributes, *weights).spec.activations
         parts: dict[str, list[str]] = {name: [] for name in op.outputs if name}
         for number, direction in enumerate(("forward", "reverse")):
@@ -147,12 +147,12 @@ class GruLayers(Builder):
         """Return a direction's part of an input along this axis."""
         if not name or axis is None:
             return name
-        array = self._taken(name)
+        array = self._typed_constant(name)
         if array is None:
             return self.cut(name, axis, number, 1, "Slice")
         return self.weight(name, np.take(array, [number], axis))
 
-    def _taken(self, name: str) -> Array | None:
+    def _typed_constant(self, name: str) -> Array | None:
         return typed(self.flow, name) if name else None
 
     def _new(self, what: str, shape: Shape | None = None) -> str:

@@ -531,12 +531,12 @@ def _own(layer: LayerTranslation) -> Op:
 
 @reads("Interpolate")
 def _interpolate(layer: LayerTranslation) -> Op:
-    behind = {"opset4": 3, "opset11": 2}.get(layer.original.version)  # the input with the axes
-    if behind is None:
+    axes_input = {"opset4": 3, "opset11": 2}.get(layer.original.version)  # the input with the axes
+    if axes_input is None:
         raise UnknownLayerError
-    axes = layer.integers(behind) if len(layer.inputs) > behind else range(layer.rank(0))
+    axes = layer.integers(axes_input) if len(layer.inputs) > axes_input else range(layer.rank(0))
     is_scaled = layer.word("shape_calculation_mode", "") == "scales"
-    scales = layer.flow.constant(layer.inputs[behind - 1]) if is_scaled else None
+    scales = layer.flow.constant(layer.inputs[axes_input - 1]) if is_scaled else None
     pads = {name: layer.numbers(name) for name in ("pads_begin", "pads_end")}
     known = {} if scales is None else {"scales": tuple(map(float, scales.ravel()))}
     return layer.op("openvino::Interpolate", axes=tuple(axes), **known, **pads)

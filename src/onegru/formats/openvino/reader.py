@@ -61,10 +61,10 @@ def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None 
         return graph
     outputs = named_states(note, "output", graph.outputs)
     inputs = named_sizes(note, named_states(note, "input", graph.inputs))
-    told = None if inputs is None else read_note(note, inputs, outputs)
-    if inputs is None or told is None:
+    fields = None if inputs is None else read_note(note, inputs, outputs)
+    if inputs is None or fields is None:
         raise FormatError(f"{path}: its metadata {STREAM_KEY!r} do not fit its inputs and outputs")
-    return replace(graph, inputs=inputs, outputs=outputs, **told)
+    return replace(graph, inputs=inputs, outputs=outputs, **fields)
 
 
 def root_of(graph: Graph) -> ET.Element:
@@ -115,9 +115,9 @@ class _Reader:
             outline=Outline(text, self.constants.weights),
         )
         bare = {key: _without_lengths(gru) for key, gru in self.grus.items()}
-        alone = Walker(self.parser, self.constants, placed, bare, values)
-        if not self.nested and (steps := alone.steps()) is not None:
-            constants, conversions = alone.plain_constants()
+        bare_walker = Walker(self.parser, self.constants, placed, bare, values)
+        if not self.nested and (steps := bare_walker.steps()) is not None:
+            constants, conversions = bare_walker.plain_constants()
             grus, prelude = tuple(bare.values()), tuple(conversions)
             return replace(graph, grus=grus, constants=constants, steps=steps, prelude=prelude)
         constants, conversions = walker.plain_constants()
@@ -182,14 +182,14 @@ class _Reader:
 
     def _distinct(self, side: str, infos: list[TensorInfo]) -> list[TensorInfo]:
         """Return inputs or outputs with unique names: for each the first name that is not yet used."""
-        taken: set[str] = set()
+        used: set[str] = set()
         distinct: list[TensorInfo] = []
         for info in infos:
             names = (info.name, *info.aliases)
-            name = next((name for name in names if name not in taken), None)
+            name = next((name for name in names if name not in used), None)
             if name is None:
                 raise self.parser.error(f"two {side} have the same name, {info.name!r}")
-            taken.add(name)
+            used.add(name)
             aliases = tuple(other for other in names if other != name)
             distinct.append(replace(info, name=name, aliases=aliases))
         return distinct
@@ -236,17 +236,17 @@ class _Reader:
         if layer.type.startswith("OneGRU"):
             raise self.parser.error(f"{layer}: is {ONLY_IN_MEMORY}")
 
-    def taken(self, layer: Layer, index: int = 0) -> str:
+    def _input_value(self, layer: Layer, index: int = 0) -> str:
         """Return the value of an input of a layer."""
         value = ":".join(self.net.source(layer, layer.inputs[index], self.path))
         return self._same.get(value, value)
 
-    def _given(self, layer: Layer, index: int = 0) -> str:
+    def _output_value(self, layer: Layer, index: int = 0) -> str:
         """Return the value of an output of a layer."""
         return f"{layer.id}:{layer.outputs[index].id}"
 
     def _parameter(self, layer: Layer) -> TensorInfo:
-        value = self._given(layer)
+        value = self._output_value(layer)
         dtype = self.parser.element_type(layer, "element_type")
         shape = self.parser.shape(layer, "shape")
         self.types[value] = dtype
@@ -257,7 +257,7 @@ class _Reader:
         return TensorInfo(own, dtype, shape, aliases=others, value=value)
 
     def _result(self, layer: Layer) -> TensorInfo:
-        value = self.taken(layer)
+        value = self._input_value(layer)
         _, port = self._origin(":".join(self.net.source(layer, layer.inputs[0], self.path)))
         names = (*port.names, layer.name)
         shape = tuple(self.parser.dimension(layer, "dim", dim) for dim in port.dims) if port.dims else None
@@ -265,8 +265,8 @@ class _Reader:
 
     def _placed(self, layer: Layer) -> PlacedLayer | None:
         """Return the layer with its values; None if an earlier layer computes the same."""
-        takes = tuple(self.taken(layer, index) for index in range(len(layer.inputs)))
-        gives = tuple(self._given(layer, index) for index in range(len(layer.outputs)))
+        takes = tuple(self._input_value(layer, index) for index in range(len(layer.inputs)))
+        gives = tuple(self._output_value(layer, index) for index in range(len(layer.outputs)))
         key: tuple[object, ...] | None = None
         if layer.type == "Const":
             key = self.constants.check(layer)

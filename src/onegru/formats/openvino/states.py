@@ -144,13 +144,13 @@ def _add_first(
         "size": str(size),
     }
     ET.SubElement(const, "data", data)
-    taken, side = str(1 + int(port.attrib["id"])), ET.Element("input")
+    port_id, side = str(1 + int(port.attrib["id"])), ET.Element("input")
     read.insert(1, side)
-    for owner, number in ((ET.SubElement(const, "output"), "0"), (side, taken)):
+    for owner, number in ((ET.SubElement(const, "output"), "0"), (side, port_id)):
         added = ET.SubElement(owner, "port", {"id": number, "precision": port.attrib["precision"]})
         for length in shape:
             ET.SubElement(added, "dim").text = str(length)
-    return key, "0", read.attrib["id"], taken
+    return key, "0", read.attrib["id"], port_id
 
 
 def _by_variable(parser: AttributeParser, net: Net, kind: str) -> dict[str, Layer]:
@@ -236,8 +236,8 @@ def _starts(
             )
         with np.errstate(all="ignore"):
             numbers = start.astype(np.float64)
-            is_told = np.isfinite(numbers).all() and np.array_equal(numbers.astype(start.dtype), start)
-        if not is_told:
+            is_finite = np.isfinite(numbers).all() and np.array_equal(numbers.astype(start.dtype), start)
+        if not is_finite:
             raise parser.error(f"{read}: its first value is not finite in float64; must be finite")
         found[variable] = start
     return found

@@ -85,7 +85,7 @@ class Walker:
         prelude: list[Conversion] = []
         lengths: dict[str, int] = {}
         arrays: dict[str, Array] = {}
-        for item in self._behind(self.wanted & self.plain):
+        for item in self._leading_to(self.wanted & self.plain):
             value = item.outputs[0]
             if item.layer.type == "Const":
                 arrays[value] = self.constants.array(item.layer)
@@ -106,7 +106,7 @@ class Walker:
                 if kind == "Const" or (kind == "Convert" and self.plain.issuperset(item.inputs)):
                     self.plain.update(item.outputs)
 
-    def _behind(self, values: Collection[str]) -> list[PlacedLayer]:
+    def _leading_to(self, values: Collection[str]) -> list[PlacedLayer]:
         """Return the layers that compute these fixed values, in order."""
         wanted = set(values)
         found: list[PlacedLayer] = []

@@ -81,10 +81,10 @@ class Expressions(Products):
         found = found.transpose(rows + columns).astype(np.float64)
         sizes = found.shape[len(rows) :]
         flat = found.reshape(-1, int(np.prod(sizes)))
-        taken = flat[:, np.ravel_multi_index(tuple(view.index), sizes) if columns else np.zeros(1, int)]
-        if not len(taken) or not np.isfinite(taken).all() or np.any(taken != taken[0]):
+        selected = flat[:, np.ravel_multi_index(tuple(view.index), sizes) if columns else np.zeros(1, int)]
+        if not len(selected) or not np.isfinite(selected).all() or np.any(selected != selected[0]):
             return self.atom(view)  # differs from row to row
-        return constant(taken[0] if columns else taken[0, 0])
+        return constant(selected[0] if columns else selected[0, 0])
 
     def _operator(self, view: View) -> Polynomial:
         if view.name in self.slices:
@@ -213,9 +213,9 @@ def _matmul(at: Expressions, op: Op, view: View) -> Polynomial:
         lead = "abcdefg"[: ranks[0] - 1]
         if ranks[1] < 2 or len(view.roles) != ranks[0]:
             raise UnknownOpError
-        taken = f"{lead[:-1]}k{lead[-1]}" if op.attributes.get("transA") and lead else f"{lead}k"
+        first_letters = f"{lead[:-1]}k{lead[-1]}" if op.attributes.get("transA") and lead else f"{lead}k"
         letters = "nk" if op.attributes.get("transB") else "kn"
-        result = at.contract(view, [taken, letters, f"{lead}n"], (first, second))
+        result = at.contract(view, [first_letters, letters, f"{lead}n"], (first, second))
         return scale(result, float(op.attributes.get("alpha", 1.0)))
     if op.kind != "MatMul":
         raise UnknownOpError

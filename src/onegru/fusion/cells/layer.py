@@ -33,9 +33,9 @@ def layer_cell(at: Expressions, name: str) -> Cell | None:
 
 def _cell_of(at: Expressions, op: Op) -> Cell | None:
     operator = CELLS[op.kind]
-    taken: dict[str, str] = dict(zip((port.role for port in operator.inputs), op.inputs, strict=False))
-    lowered = _lowered(at, op, [taken.get(role, "") for role in WEIGHTS])
-    x, h = (at.whole(taken.get(role, "")) for role in ("X", "initial_h"))
+    inputs: dict[str, str] = dict(zip((port.role for port in operator.inputs), op.inputs, strict=False))
+    lowered = _lowered(at, op, [inputs.get(role, "") for role in WEIGHTS])
+    x, h = (at.whole(inputs.get(role, "")) for role in ("X", "initial_h"))
     if lowered is None or x is None or h is None or x.width != lowered.spec.input_size:
         return None
     spec, weights = lowered.spec, lowered.weights
@@ -44,9 +44,9 @@ def _cell_of(at: Expressions, op: Op) -> Cell | None:
         return None
     attention = None
     if operator.attention:
-        if (shape := at.flow.shape(taken.get("A", ""))) is None or len(shape) != 2 or shape[1] != 1:
+        if (shape := at.flow.shape(inputs.get("A", ""))) is None or len(shape) != 2 or shape[1] != 1:
             return None
-        attention = View(taken["A"], ("R", 0), np.zeros((0, spec.hidden_size), np.int64))
+        attention = View(inputs["A"], ("R", 0), np.zeros((0, spec.hidden_size), np.int64))
     W, R, B = (array[0].astype(np.float64) for array in (weights.W, weights.R, weights.B))
     return Cell(
         output=op.outputs[0],

@@ -31,7 +31,7 @@ def join_inputs(
     columns: dict[tuple[str, tuple[Role, ...]], dict[tuple[int, ...], int]] = {}
     views_by_key: dict[tuple[str, tuple[Role, ...]], View] = {}
     entries: list[tuple[int, tuple[str, tuple[Role, ...]], Array, Array, bool]] = []
-    taken: dict[bool, set[object]] = {False: set(), True: set()}  # columns, by whether a matmul uses them
+    used: dict[bool, set[object]] = {False: set(), True: set()}  # columns, by whether a matmul uses them
     for gate, part in enumerate(parts):
         for monomial, coefficient in part.x.items():
             atom = algebra.atoms[monomial[0]]
@@ -51,11 +51,11 @@ def join_inputs(
             index = view.index if len(view.index) else np.zeros((0, 1), int)
             for column in map(tuple, index.T.tolist()):
                 known.setdefault(column, len(known))
-                taken[is_product].add((key, column))
+                used[is_product].add((key, column))
             entries.append((gate, key, index, weights, is_product))
     if not entries:
         raise MissError("it has no input x")
-    if 1 < width <= len(taken[False] - taken[True]) / len(parts):  # a matmul that the model does not need
+    if 1 < width <= len(used[False] - used[True]) / len(parts):  # a matmul that the model does not need
         raise MissError("its gates use values without a matmul, so W would be an identity matrix")
     views, starts, total = [], {}, 0
     for key, known in columns.items():
@@ -64,11 +64,11 @@ def join_inputs(
         starts[key], total = total, total + len(order)
         index = np.array(order, np.int64).T.reshape(-1, len(order))
         views.append(View(views_by_key[key].name, views_by_key[key].roles, index))
-    W, is_taken = np.zeros((3 * width, total)), np.zeros((3 * width, total), bool)
+    W, is_used = np.zeros((3 * width, total)), np.zeros((3 * width, total), bool)
     for gate, key, index, weights, is_product in entries:
         rows = [starts[key] + columns[key][column] for column in map(tuple, index.T.tolist())]
         units = slice(gate * width, (gate + 1) * width)
         np.add.at(W[units].T, rows, weights)
-        is_taken[units, rows] |= is_product or np.eye(width, dtype=bool)
-    shared = [is_taken[:, start : start + len(columns[key])].all() for key, start in starts.items()]
+        is_used[units, rows] |= is_product or np.eye(width, dtype=bool)
+    shared = [is_used[:, start : start + len(columns[key])].all() for key, start in starts.items()]
     return tuple(views), W, tuple(map(bool, shared))

@@ -157,13 +157,13 @@ class Products(Views):
             raise UnknownOpError
         key = (self._content(weights), constant_letters, tuple(summed), tuple(fixed))
 
-        def make(rows: Array, taken: dict[str, Array] = fixed) -> Array:
+        def make(rows: Array, indices: dict[str, Array] = fixed) -> Array:
             flat: list[Array] = []
             for letter in constant_letters:
                 if letter in summed:
                     flat.append(grid[summed.index(letter)][rows][:, None])
                 else:
-                    flat.append(taken[letter][None, :])
+                    flat.append(indices[letter][None, :])
             return np.asarray(array[tuple(flat)], np.float64)
 
         column_key = b"".join(item.tobytes() for item in fixed.values())

@@ -104,7 +104,7 @@ class Emitter(Builder):
         for axis in reversed(range(len(roles))):
             role = roles[axis]
             if isinstance(role, LoopIndex) and axis != time:
-                value = self._taken(value, role, axis, what)
+                value = self._iteration_slice(value, role, axis, what)
                 del roles[axis]
                 time = time - 1 if time is not None and axis < time else time
             elif isinstance(role, int) and axis != time:
@@ -132,12 +132,12 @@ class Emitter(Builder):
         )
         if not np.array_equal(columns, np.arange(width)):
             axis = len(wanted) - 1
-            taken = self.constant(f"{what}_columns", columns.astype(np.int64))
+            indices = self.constant(f"{what}_columns", columns.astype(np.int64))
             shape = (*self.shape(value)[:axis], len(columns))
-            value = self.op("Gather", [value, taken], what, shape, axis=axis)
+            value = self.op("Gather", [value, indices], what, shape, axis=axis)
         return value
 
-    def _taken(self, value: str, index: LoopIndex, axis: int, what: str) -> str:
+    def _iteration_slice(self, value: str, index: LoopIndex, axis: int, what: str) -> str:
         """Return the slice that an iteration of the enclosing loop reads."""
         name = next((name for name, known in self.indices.items() if known == index), None)
         if name is None or self.flow.shape(name) is None:

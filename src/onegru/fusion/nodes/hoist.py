@@ -26,7 +26,7 @@ def computed_ahead(loop: Loop) -> set[str]:
     states = {item.before for item in loop.carried if item.before not in loop.indices}
     found: set[str] = set()
     for op in body.ops:
-        if states.intersection(map(body.resolve, op.taken())):
+        if states.intersection(map(body.resolve, op.reads())):
             states.update(filter(None, op.outputs))
             found |= {body.resolve(name) for name in op.inputs if name}
     return {name for name in found - states if name in body.producers and body.constant(name) is None}
@@ -126,7 +126,7 @@ class Hoist:
         return self.emitter.op("Expand", [one, target], "repeated", (self.emitter.shape(base)[0], *shape))
 
     def _base(self) -> str:
-        """Return the first value of which iterations read slices."""
+        """Return the first value that iterations read in slices."""
         for name in (*self.loop.slices, *(name for op in self.body.ops for name in op.outputs)):
             op = self.body.producers.get(name)
             if name in self.loop.slices or (op is not None and self._index_of(op) is not None):
@@ -145,7 +145,7 @@ class Hoist:
             return fixed, False
         if name in self.loop.slices:
             source = self.loop.slices[name]
-            return self._taken(source.name, source.axis, source.step, source.is_kept), True
+            return self._all_slices(source.name, source.axis, source.step, source.is_kept), True
         op = self.body.producer(name)
         if op is None and name in self.loop.indices:
             return self._counted(name), True
@@ -157,7 +157,7 @@ class Hoist:
             step = direction(index, self.emitter.shape(outer)[axis], self.loop.count)
             if step is None:
                 raise MissError(f"{name!r} is read in another order")
-            return self._taken(outer, axis, step, is_kept), True
+            return self._all_slices(outer, axis, step, is_kept), True
         given = [self.of(item) if item else ("", False) for item in op.inputs]
         if not any(varies for _, varies in given):
             return self.copied(op, [item for item, _ in given], (), name)
@@ -180,7 +180,7 @@ class Hoist:
             return None
         return op.attributes.get("axis", 0) % len(shape), index, rank == 1
 
-    def _taken(self, name: str, axis: int, step: int, is_kept: bool) -> str:
+    def _all_slices(self, name: str, axis: int, step: int, is_kept: bool) -> str:
         """Return a value with the axis of its slices first."""
         self.step = self.step or step
         rest = [index for index in range(len(self.emitter.shape(name))) if index != axis]
@@ -231,7 +231,7 @@ class Hoist:
         return self.emitter.shape(next(name for name, varies in given if varies))[:1]
 
 
-# Rules that compute all iterations from inputs of which at least one has a leading axis of iterations.
+# Rules that compute all iterations; at least one of the inputs has a leading axis of iterations.
 
 
 def _ahead(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:

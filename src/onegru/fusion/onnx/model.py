@@ -52,15 +52,15 @@ class _Writer:
                         self.write(body, attribute.g)
         if all(op.origin is not None for op in flow.ops):
             return
-        taken = {name for op in flow.ops for name in op.taken()} | set(flow.outputs)
+        used = {name for op in flow.ops for name in op.reads()} | set(flow.outputs)
         constants = {tensor.name: tensor for tensor in graph.initializer}
-        early = [node for node in graph.node if node.op_type == "Constant" and taken & set(node.output)]
+        early = [node for node in graph.node if node.op_type == "Constant" and used & set(node.output)]
         nodes: list[NodeProto] = []
         for op in flow.ops:
             nodes.append(op.origin if op.origin is not None else node_of(flow, op, self.opset))
-        taken = {name for node in nodes for name in node.input} | taken
+        used = {name for node in nodes for name in node.input} | used
         given = {name for node in (*early, *nodes) for name in node.output} | constants.keys()
-        for name in sorted(taken - given):
+        for name in sorted(used - given):
             if name in flow.constants:
                 array = flow.constant(name)
                 assert array is not None
@@ -71,7 +71,7 @@ class _Writer:
         inputs = {value.name for value in graph.input}
         for field in (graph.initializer, graph.value_info):
             for index in reversed(range(len(field))):
-                known = taken if field is graph.initializer else given | taken
+                known = used if field is graph.initializer else given | used
                 if field[index].name not in known and field[index].name not in inputs:
                     del field[index]
 

@@ -89,8 +89,8 @@ def _run_both(source: GRU | Stack, model: GRU | Stack | Model, T: int, B: int) -
     slots = _slots(model)
     sizes = {"T": T, "B": B} | _fixed_sizes(model, slots)
     inputs = _random_inputs(layers, sizes["T"], sizes["B"])
-    taken = {slots[info.name][0] for info in model.inputs}
-    inputs = {slot: array for slot, array in inputs.items() if slot in taken}
+    used = {slots[info.name][0] for info in model.inputs}
+    inputs = {slot: array for slot, array in inputs.items() if slot in used}
     named = {info.name: slots[info.name] for info in model.inputs}
     feeds = {name: arrange(inputs[s], CANONICAL_AXES[s[0]], axes) for name, (s, axes) in named.items()}
     ours = _results(source, inputs)
@@ -140,8 +140,8 @@ def _random_inputs(layers: Sequence[GRU], T: int, B: int) -> dict[_Slot, Array]:
         made = random_call(layer.spec, T, B, rng)
         inputs["initial_h", index] = made.pop("initial_h")
         if index == 0:
-            taken = made if layer.spec.attention else made.keys() - {"A"}
-            inputs |= {(role, 0): made[role] for role in taken}
+            roles = made if layer.spec.attention else made.keys() - {"A"}
+            inputs |= {(role, 0): made[role] for role in roles}
     return inputs
 
 

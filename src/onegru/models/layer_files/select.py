@@ -124,8 +124,8 @@ def _why_no_chain(model: Model) -> str:
     except OneGRUError as error:
         return f"cannot be run on random inputs ({error})"
     given = {name: array for name, array in inputs.items() if array.dtype.kind not in "biu"}
-    taken = {name for name, array in given.items() if _same(traces[0]["X"], array)}
-    if not taken:
+    fed = {name for name, array in given.items() if _same(traces[0]["X"], array)}
+    if not fed:
         return "changes its input before the first GRU"
     for below, above in pairwise(traces):
         T, B = above["X"].shape[:2]
@@ -145,14 +145,14 @@ def _why_no_chain(model: Model) -> str:
             holders = {name for name, array in given.items() if _same(h, array) or _holds(array, h, offset)}
             if not holders:
                 return "has its own initial state"
-            taken |= holders
+            fed |= holders
             offset += len(h)
     handed = {
         name
         for name, array in given.items()
         if any(_same(value, array) for trace in raw for value in trace.values())
     }
-    if unused := given.keys() - taken - handed:
+    if unused := given.keys() - fed - handed:
         return f"does not pass its input {min(unused)!r} to a GRU"
     if not all(any(_same(array, known) for known in _known(traces)) for array in outputs.values()):
         return "computes its outputs from its GRUs' outputs"
@@ -165,9 +165,9 @@ def _is_bare(model: Model) -> bool:
         return False
     node = model.gru_nodes[0].step
     given = {info.value for info in model.inputs}
-    taken = {value for name, value in node.inputs.items() if name not in WEIGHTS}
+    used = {value for name, value in node.inputs.items() if name not in WEIGHTS}
     results = {info.value for info in model.outputs}
-    return taken <= given and results <= set(node.outputs.values())
+    return used <= given and results <= set(node.outputs.values())
 
 
 def _known(traces: Sequence[Mapping[str, Array]]) -> list[Array]:

@@ -255,27 +255,27 @@ class _Expansion:
         scanned += [(scores, a, code, 1)] if scores else []
         inputs = [info(state, code, [None, self.H])]
         outputs = [info(new, code, [None, self.H])]
-        taken, given = [first], [draft.fresh(f"{index}/last")]
+        scan_inputs, scan_outputs = [first], [draft.fresh(f"{index}/last")]
         for name, (inner, rank) in carried.items():
             inputs.append(info(inner, code, [None] * rank))
             outputs.append(info(body.op("Identity", [inner], "carried"), code, [None] * rank))
-            taken.append(name)
-            given.append(draft.fresh(f"{index}/carried"))
-        states = len(taken)
+            scan_inputs.append(name)
+            scan_outputs.append(draft.fresh(f"{index}/carried"))
+        states = len(scan_inputs)
         for name, inner, kind, size in scanned:
-            taken.append(name)
+            scan_inputs.append(name)
             inputs.append(info(inner, kind, [None, size]))
         if "Y" in self.config.outputs:
             outputs.append(info(output, code, [None, self.H]))
-            given.append(draft.fresh(f"{index}/states"))
+            scan_outputs.append(draft.fresh(f"{index}/states"))
         graph = onnx.helper.make_graph(body.nodes, draft.fresh(f"{index}/step"), inputs, outputs)
         attributes: dict[str, Any] = {"body": graph, "num_scan_inputs": len(scanned)}
-        for side, count in (("input", len(scanned)), ("output", len(given) - states)):
+        for side, count in (("input", len(scanned)), ("output", len(scan_outputs) - states)):
             if count:
                 attributes[f"scan_{side}_directions"] = [int(self.reversed[index])] * count
         name = draft.fresh(f"{index}/Scan")
-        draft.nodes.append(onnx.helper.make_node("Scan", taken, given, name=name, **attributes))
-        return given[0], given[-1]
+        draft.nodes.append(onnx.helper.make_node("Scan", scan_inputs, scan_outputs, name=name, **attributes))
+        return scan_outputs[0], scan_outputs[-1]
 
     def _carried(self, body: Draft, weights: _Weights) -> tuple[_Weights, dict[str, tuple[str, int]]]:
         """Pass computed weights into the subgraph as states, because OpenVINO needs constants there."""

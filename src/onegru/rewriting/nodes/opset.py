@@ -96,7 +96,7 @@ def _cannot(scope: Scope, node: NodeProto, old: int, new: int, reason: str) -> F
 
 def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodeProto] | None:
     """Return the nodes that replace `node`; None if it can stay unchanged."""
-    model = _alone(scope, node, old)
+    model = _one_node_model(scope, node, old)
     if old < OLDEST_OPSET <= new:
         model = upgrade(scope.source, model)
     try:
@@ -114,7 +114,7 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
     return _adopted(scope, node, graph)
 
 
-def _alone(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
+def _one_node_model(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
     """Return a model of only this node, with small constants, which the converter may need."""
     tensors: list[TensorProto] = []
     inputs: list[ValueInfoProto] = []

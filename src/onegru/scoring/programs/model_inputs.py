@@ -42,7 +42,7 @@ class ModelInputs:
         model: the model.
         columns: the columns of its inputs, by name.
         axes: axes of inputs, as in `Scorer`.
-        alone: whether the model runs on one row at a time. Then the axis of rows may have size 1 or be
+        single_rows: whether the model runs on one row at a time. Then the axis of rows may have size 1 or be
             missing, the axis of steps may be fixed, and states without a column are zeros.
 
     Attributes:
@@ -59,17 +59,17 @@ class ModelInputs:
         columns: Mapping[str, str],
         axes: Mapping[str, Sequence[str]],
         *,
-        alone: bool = False,
+        single_rows: bool = False,
     ) -> None:
         infos = by_name(model.inputs)
         check_names("inputs", columns, infos)
         check_names("axes", {name: "" for name in axes}, infos)
         self.lengths = _find_lengths(model, {infos[name].name for name in columns})
         own = {infos[name].name: column for name, column in columns.items()}
-        told = {infos[name].name: order for name, order in axes.items()}
-        known = _dimensions(model, self.lengths, told)
+        orders = {infos[name].name: order for name, order in axes.items()}
+        known = _dimensions(model, self.lengths, orders)
         graph = model.graph
-        states = {*initial_states(graph), *(taken for _, taken in graph.states)} if alone else set()
+        states = {*initial_states(graph), *(taker for _, taker in graph.states)} if single_rows else set()
         self._zeros: dict[str, Array] = {}
         fields: list[Field] = []
         self._axes: dict[str, Axes] = {}
@@ -82,7 +82,7 @@ class ModelInputs:
                 shape = [size if isinstance(size, int) else 1 for size in sizes]
                 self._zeros[info.name] = np.zeros(shape, numpy_dtype(info.dtype))
                 continue
-            found = _axes_of(model, info, told.get(info.name), known, alone)
+            found = _axes_of(model, info, orders.get(info.name), known, single_rows)
             self._axes[info.name] = found
             column, is_sequence = own.get(info.name, info.name), found.time is not None
             fields.append(Field(info.name, column, info.dtype, _rest(model, info, found), is_sequence))
@@ -104,23 +104,23 @@ class ModelInputs:
 
 def _find_lengths(model: Model, given: set[str]) -> TensorInfo | None:
     """Return the input for the lengths of sequences; None if there is none, or a column supplies it."""
-    taken = {gru.step.value("sequence_lens") for gru in model.gru_nodes}
+    used = {gru.step.value("sequence_lens") for gru in model.gru_nodes}
     for info in model.inputs:
         is_vector = info.dtype in ("int32", "int64") and len(info.shape or ()) == 1
-        if is_vector and info.name not in given and (info.value in taken or info.name.lower() in _LENGTHS):
+        if is_vector and info.name not in given and (info.value in used or info.name.lower() in _LENGTHS):
             return info
     return None
 
 
 def _dimensions(
-    model: Model, lengths: TensorInfo | None, told: Mapping[str, Sequence[str]]
+    model: Model, lengths: TensorInfo | None, orders: Mapping[str, Sequence[str]]
 ) -> dict[object, str]:
     """Return the dimensions of rows ("batch") or steps ("time"), by name, and by input and axis."""
     words = {"T": "time", "B": "batch"}
     known: dict[object, str] = {key: words[letter] for key, letter in input_letters(model).items()}
     for info in model.inputs:
         for axis, size in enumerate(info.shape or ()):
-            order = told.get(info.name, ())
+            order = orders.get(info.name, ())
             meaning = order[axis] if axis < len(order) else known.get((info.name, axis), "")
             if isinstance(size, str) and meaning in words.values():
                 known.setdefault(size, meaning)
@@ -130,19 +130,25 @@ def _dimensions(
 
 
 def _axes_of(
-    model: Model, info: TensorInfo, told: Sequence[str] | None, known: Mapping[object, str], alone: bool
+    model: Model,
+    info: TensorInfo,
+    order: Sequence[str] | None,
+    known: Mapping[object, str],
+    single_rows: bool,
 ) -> Axes:
     """Return the axes of an input that are its rows and its steps."""
     where = f"{model.path}: input {info.name!r}"
     if not info.is_tensor or info.dtype in ("str", "unknown"):
         raise SpecError(f"{where}: {info.dtype}; must be a tensor of numbers")
-    if told is not None:
-        rank = len(told) if info.shape is None else len(info.shape)
-        counts = told.count("batch"), told.count("time")
-        if len(told) != rank or max(counts) > 1 or not counts[0] + alone:
-            must = f'{rank} names, {"at most one" if alone else "one"} of them "batch", at most one "time"'
-            raise SpecError(f"axes[{info.name!r}]: {', '.join(told)}; must be {must}")
-        found = {name: axis for axis, name in enumerate(told) if name in ("batch", "time")}
+    if order is not None:
+        rank = len(order) if info.shape is None else len(info.shape)
+        counts = order.count("batch"), order.count("time")
+        if len(order) != rank or max(counts) > 1 or not counts[0] + single_rows:
+            must = (
+                f'{rank} names, {"at most one" if single_rows else "one"} of them "batch", at most one "time"'
+            )
+            raise SpecError(f"axes[{info.name!r}]: {', '.join(order)}; must be {must}")
+        found = {name: axis for axis, name in enumerate(order) if name in ("batch", "time")}
         return _checked(where, info, found)
     ask = f"say which axes they are with axes (--axes {info.name}=batch,time,feature)"
     if info.shape is None:
@@ -152,7 +158,7 @@ def _axes_of(
     for axis, size in enumerate(info.shape):
         meaning = known.get((info.name, axis), "")
         if isinstance(size, int):
-            if alone and meaning:
+            if single_rows and meaning:
                 found[meaning] = axis
             continue
         meaning = meaning or known.get(size, "")
@@ -167,9 +173,9 @@ def _axes_of(
     if len(unclear) == 1 and len(found) == 1 and len(info.shape) > 1:  # the only remaining axis
         found["time" if "batch" in found else "batch"] = unclear.pop()
     only_one = sum(not isinstance(size, int) for size in info.shape) == 1
-    if len(unclear) == 1 and not found and only_one and not alone:
+    if len(unclear) == 1 and not found and only_one and not single_rows:
         found["batch"] = unclear.pop()
-    if unclear or ("batch" not in found and not alone):
+    if unclear or ("batch" not in found and not single_rows):
         words = shape_words(info.shape)
         what = "which are the rows, and which the steps, is not clear" if unclear else "no open axis of rows"
         raise SpecError(f"{where}: {words}; {what}; {ask}")

@@ -145,12 +145,12 @@ class ModelProgram:
                     break
         else:
             arrays = self._draw(rows, steps + 4)
-        alone = {
+        unpadded = {
             field.name: arrays[field.name][:steps, 1:] if field.is_sequence else arrays[field.name][1:]
             for field in self.fields
         }
         try:
-            padded, exact = self.run(arrays, lengths), self.run(alone, lengths[1:])
+            padded, exact = self.run(arrays, lengths), self.run(unpadded, lengths[1:])
         except (OneGRUError, ValueError) as error:
             what = f"cannot be run on rows of different lengths ({error})"
             raise SpecError.of("pad", f"{self._model.path}: {what}; remove it") from error

@@ -83,11 +83,11 @@ def new_state(
 ) -> State:
     """Add a state that begins with zeros, and may later have another number of steps."""
     label = label_of(op)
-    taken, given = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
+    input_name, output_name = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
     declared, later = (
         [f"{name}_frames" if index == opened else size for index, size in enumerate(shape)]
-        for name in (taken, given)
+        for name in (input_name, output_name)
     )
-    edit.input(taken, dtype, declared)
-    edit.output(given, dtype, later)
-    return State(taken, given, label, tuple(shape))
+    edit.input(input_name, dtype, declared)
+    edit.output(output_name, dtype, later)
+    return State(input_name, output_name, label, tuple(shape))

@@ -110,8 +110,11 @@ class StreamingRewriter:
     def all_states(self, known: Sequence[tuple[str, str]]) -> list[State]:
         """Return the new states, and the states that the model had before."""
         new = {item.input for item in self.states}
-        old = [(taken, given) for given, taken in known if taken not in new]
-        return [*self.states, *(State(taken, given, "", self.sizes.declared(taken)) for taken, given in old)]
+        old = [(taker, output) for output, taker in known if taker not in new]
+        return [
+            *self.states,
+            *(State(taker, output, "", self.sizes.declared(taker)) for taker, output in old),
+        ]
 
     def _name_output(self, value: str) -> None:
         """Name the dynamic sizes of an output as in the inputs."""
@@ -225,31 +228,31 @@ class StreamingRewriter:
             if (outside := self.analysis.outside(old, self.plan.inputs)) is not None:
                 self.parts.setdefault(outside, []).append((old, op, last))
                 continue
-            taken, given = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
-            before, rows, behind = self._state_shape(op)
+            input_name, output_name = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
+            before, rows, after = self._state_shape(op)
             start = self.analysis.start_of(op, old) if old else None
             if start is not None and (many := start.shape[len(before)]) > 1:
                 if len(rows) > 1:
                     raise unknown(op, "it starts from different numbers in each row")
                 rows = (many,)
-            shape = (*before, *rows, *behind)
+            shape = (*before, *rows, *after)
             dtype = dtype_of(self.flow, op, op.inputs[0])
-            edit.input(taken, dtype, shape)
-            edit.output(given, dtype, shape)
+            edit.input(input_name, dtype, shape)
+            edit.output(output_name, dtype, shape)
             if len(rows) == 1:
-                edit.take(op, first, taken)
-                if (known := edit.give(op, last, given)) != given:
-                    edit.add("Identity", [known], f"{given}/same", output=given)
+                edit.take(op, first, input_name)
+                if (known := edit.give(op, last, output_name)) != output_name:
+                    edit.add("Identity", [known], f"{output_name}/same", output=output_name)
             else:  # one input has the states as several axes
                 sizes = [-1 if isinstance(size, str) else size for size in rows]
-                one = edit.ints(*before, -1, *behind)
-                edit.take(op, first, edit.add("Reshape", [taken, one], f"{taken}/rows", before=op))
-                known = edit.output_of(op, last) or edit.give(op, last, edit.fresh(f"{given}/rows"))
-                several = edit.ints(*before, *sizes, *behind)
-                edit.add("Reshape", [known, several], f"{given}/axes", output=given)
+                one = edit.ints(*before, -1, *after)
+                edit.take(op, first, edit.add("Reshape", [input_name, one], f"{input_name}/rows", before=op))
+                known = edit.output_of(op, last) or edit.give(op, last, edit.fresh(f"{output_name}/rows"))
+                several = edit.ints(*before, *sizes, *after)
+                edit.add("Reshape", [known, several], f"{output_name}/axes", output=output_name)
             if start is not None:  # the rows' other axes have one value
-                start = start.reshape(*before, *[1] * (len(rows) - 1), -1, *behind) if start.any() else None
-            self.states.append(State(taken, given, label, shape, start=start))
+                start = start.reshape(*before, *[1] * (len(rows) - 1), -1, *after) if start.any() else None
+            self.states.append(State(input_name, output_name, label, shape, start=start))
 
     def _join_states(self, name: str, parts: list[tuple[str, Op, int]]) -> None:
         """Return the last states of recurrences that start from parts of an input."""
@@ -258,8 +261,12 @@ class StreamingRewriter:
         few, more = (_joins(self.flow, name, starts, size) for size in (2, 3))
         ways = [way for way in few if way in more]
         sizes = [size if isinstance(size, int) else -1 for size in shape]
-        if not ways or not self.analysis.starts_alone(name) or (sizes.count(-1) > 1 and not ways[0][2]):
-            raise _not_joined(name, parts, self.analysis.starts_alone(name))
+        if (
+            not ways
+            or not self.analysis.is_only_initial_state(name)
+            or (sizes.count(-1) > 1 and not ways[0][2])
+        ):
+            raise _not_joined(name, parts, self.analysis.is_only_initial_state(name))
         order, axis, has_shape = ways[0]
         given = edit.fresh(f"{plain(label_of(op))}_state_out" if len(parts) == 1 else f"{name}_out")
         ends = [
@@ -290,11 +297,11 @@ class StreamingRewriter:
         return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
 
 
-def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_alone: bool) -> SpecError:
+def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_only_initial: bool) -> SpecError:
     """Return the error for states that are not exactly the parts of an input."""
     labels = ", ".join(dict.fromkeys(repr(label_of(one)) for _, one, _ in parts))
     why = "each must start from its own part, and all parts must be used"
-    if not is_alone:
+    if not is_only_initial:
         why = "no other operator may use it"
     return unknown(parts[0][1], f"input {name!r} is the initial state of {labels}; {why}")
 

@@ -117,7 +117,7 @@ def _fix_steps(
     return steps
 
 
-def told_model(source: Source, model: ModelProto, graph: Graph, found: AsItIs) -> Streaming:
+def annotated_model(source: Source, model: ModelProto, graph: Graph, found: AsItIs) -> Streaming:
     """Return a model that runs in chunks unchanged, with metadata about its states."""
     _name_sizes(model, {})
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
@@ -139,9 +139,9 @@ def _edited(
     defaults = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
     rewriter = StreamingRewriter(analysis, plan, edit)
     made = rewriter.edited()
-    told = rewriter.all_states(states)
-    initial = {item.input: item.start for item in told if item.start is not None} | defaults
-    edit.notes[STREAM_KEY] = write_note(told, initial, time, made.delays)
+    all_states = rewriter.all_states(states)
+    initial = {item.input: item.start for item in all_states if item.start is not None} | defaults
+    edit.notes[STREAM_KEY] = write_note(all_states, initial, time, made.delays)
     apply_edit(model, analysis.opset, edit)
     return replace(made, model=model)
 
@@ -159,7 +159,7 @@ def _folded(source: Source, model: ModelProto) -> Flow:
         found: dict[str, TensorProto] = {}
         dynamic = {name for name in flow.inputs if not flow.holds(name)}
         for op in flow.ops:
-            if not dynamic.isdisjoint(op.taken()):
+            if not dynamic.isdisjoint(op.reads()):
                 dynamic.update(filter(None, op.outputs))
             for name in op.inputs:
                 if name not in found and name not in dynamic and name in flow.producers:
@@ -194,12 +194,12 @@ def _name_sizes(model: ModelProto, time: Mapping[str, int]) -> None:
             dim.dim_param = known[0]
     for dim in steps if len(steps) > 1 else ():
         dim.dim_param = known[0]
-    taken = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim}
+    used = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim}
     for value in model.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.WhichOneof("value") is None or (dim.HasField("dim_param") and not dim.dim_param):
                 name = f"{value.name}_{axis}"
-                while name in taken:
+                while name in used:
                     name += "_"
-                taken.add(name)
+                used.add(name)
                 dim.dim_param = name

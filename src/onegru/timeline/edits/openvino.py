@@ -74,19 +74,19 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
         raise SpecError(f"{graph.path}: was already rewritten for streaming; rewrite its source")
     try:
         ir = _Ir(graph)
-        states = {ir.inputs[taken]: ir.outputs[given] for given, taken in graph.states}
+        states = {ir.inputs[taker]: ir.outputs[output] for output, taker in graph.states}
         analysis = TimeAnalysis(ir.flow, states, OPSET)
         asked = {ir.inputs[name]: axis for name, axis in asked_axes(graph, time).items()}
         plan = plan_streaming(graph, analysis, asked, delay)
         edit, rewriter = ir.edit, StreamingRewriter(analysis, plan, ir.edit)
         made = rewriter.edited()
-        known = [(ir.outputs[given], ir.inputs[taken]) for given, taken in graph.states]
-        told = [
+        known = [(ir.outputs[output], ir.inputs[taker]) for output, taker in graph.states]
+        all_states = [
             replace(state, input=ir.named(state.input), output=ir.named(state.output))
             for state in rewriter.all_states(known)
         ]
         found = Streaming(
-            tuple(told[: len(made.states)]),
+            tuple(all_states[: len(made.states)]),
             {ir.named(name): axis for name, axis in made.time.items()},
             {ir.named(name): steps for name, steps in made.delays.items()},
             {ir.named(name): axis for name, axis in made.axes.items()},
@@ -95,8 +95,8 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
         for (value, axis), size in edit.sizes.items():
             if (name := ir.named(value)) in sizes:
                 sizes[name][axis] = size
-        initial = {state.input: state.start for state in told if state.start is not None}
-        edit.notes[STREAM_KEY] = write_note(told, initial, found.time, found.delays, sizes)
+        initial = {state.input: state.start for state in all_states if state.start is not None}
+        edit.notes[STREAM_KEY] = write_note(all_states, initial, found.time, found.delays, sizes)
         return replace(found, model=ir.document())
     except (SpecError, FormatError):
         raise
@@ -104,10 +104,10 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
         raise FormatError(f"{graph.path}: its layers cannot be followed ({error})") from error
 
 
-def told_ir(graph: Graph, found: AsItIs) -> Streaming:
+def annotated_ir(graph: Graph, found: AsItIs) -> Streaming:
     """Return an IR that runs in chunks unchanged, with metadata about its states."""
     ir = _Ir(graph)
     sizes = ir.sizes()
-    states = [State(taken, given, "", tuple(sizes[taken])) for given, taken in found.pairs.items()]
+    states = [State(taker, output, "", tuple(sizes[taker])) for output, taker in found.pairs.items()]
     ir.edit.notes[STREAM_KEY] = write_note(states, {}, found.time, {}, sizes)
     return Streaming((), found.time, {}, found.outputs, ir.document())

@@ -27,9 +27,9 @@ class SizesRewriter:
 
     def take_all(self, op: Op, time_axis: int) -> None:
         """Replace a Gather of all steps by its input, with the other axes of its indices."""
-        value, taken = self.edit.input_of(op, 0), self.analysis.call(op).axis(0)
+        value, indexed = self.edit.input_of(op, 0), self.analysis.call(op).axis(0)
         rank = len(self.analysis.shape(op.inputs[1]) or ())
-        if others := [taken + axis for axis in range(rank) if axis != time_axis]:
+        if others := [indexed + axis for axis in range(rank) if axis != time_axis]:
             axes = self.edit.ints(*others)
             value = self.edit.add("Unsqueeze", [value, axes], f"{label_of(op)}/axes", before=op)
         self.edit.become(op, "Identity", [value])

@@ -10,7 +10,7 @@ from onegru.timeline.axes import Axis
 from onegru.timeline.planning.plan import StreamingPlan, TimeExtent
 
 COUNTS = "computes with the number of steps in a run, or with numbers for each of them"
-NOT_ALONE = "reads earlier steps along an axis that is not only time"
+NOT_ONLY_TIME = "reads earlier steps along an axis that is not only time"
 UNKNOWN = "has an unknown effect along time"
 ONE_FOR_ALL = "applies one value of a run to all of its steps"
 _AT_ONCE = "a layer of each step must take all at once, as Dense does without TimeDistributed"
@@ -24,7 +24,7 @@ class PlanContext:
     def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, catches_up: bool) -> None:
         self.analysis = analysis
         # The factors of time axes, and those that are only time.
-        self.time, self.alone = analysis.axes.of_time(time)
+        self.time, self.only_time = analysis.axes.of_time(time)
         self.delay = delay  # whether outputs may be delayed
         self.catches_up = catches_up  # whether a delayed step may be made up for
         self.extents: dict[str, TimeExtent] = {}
@@ -79,10 +79,10 @@ class PlanContext:
             index for index, axis in enumerate(self.analysis.known.get(name) or ()) if self.goes_along(axis)
         ]
 
-    def is_alone(self, name: str, axis: int) -> bool:
+    def is_only_time(self, name: str, axis: int) -> bool:
         """Whether an axis is only time."""
         main = self.analysis.axes.main((self.analysis.known[name] or ())[axis])
-        return len(main) == 1 and main <= self.alone
+        return len(main) == 1 and main <= self.only_time
 
     def leads(self, name: str, axis: int) -> bool:
         """Whether an axis has all elements of a step before the next step."""

@@ -8,7 +8,7 @@ from onegru.core.wording import count
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Move, operator_of
 from onegru.dataflow.table.windows import Window, adds_no_bias
-from onegru.timeline.planning.context import NOT_ALONE, PlannerPart, later_words
+from onegru.timeline.planning.context import NOT_ONLY_TIME, PlannerPart, later_words
 from onegru.timeline.planning.plan import Cache, FirstSteps, TimeExtent
 
 
@@ -123,8 +123,8 @@ class PaddingPlanner(PlannerPart):
             and (first not in self.context.streamed or first == self.front(op, axis))
             and op.inputs[1] in self.context.streamed
         )
-        if not self.context.is_alone(op.outputs[0], axis):
-            self.context.refuse("unknown", NOT_ALONE)
+        if not self.context.is_only_time(op.outputs[0], axis):
+            self.context.refuse("unknown", NOT_ONLY_TIME)
         elif is_front and first in self.context.firsts:
             self._join_first(op, axis, extent)
         elif not is_front or not isinstance(steps, int) or first in self.analysis.states:

@@ -19,7 +19,7 @@ from onegru.timeline.finding import Finding, finding_of
 from onegru.timeline.planning.context import (
     COUNTS,
     IN_LOOP,
-    NOT_ALONE,
+    NOT_ONLY_TIME,
     ONE_FOR_ALL,
     UNKNOWN,
     PlanContext,
@@ -42,7 +42,7 @@ def plan_streaming(
     graph: Graph, analysis: TimeAnalysis, time: Mapping[str, int], delay: bool
 ) -> StreamingPlan:
     """Return the changes that a model needs to run in chunks of time."""
-    states = {taken for _, taken in graph.states}
+    states = {taker for _, taker in graph.states}
     example = next((info.name for info in graph.inputs if info.name not in states), "X")
     plan = Planner(analysis, find_time(analysis, time, example), delay).plan()
     if plan.refusals or plan.delays:  # delayed steps may catch up before they reach an output
@@ -94,8 +94,8 @@ class Planner(PlannerPart):
                 lasting = [hazard for hazard in hazards if not hazard[2]]
                 plan.lasting += [finding_of(op, *hazard[:2]) for hazard in lasting[:1]]
         for op, index, axis, *_ in plan.caches:
-            if not context.is_alone(op.inputs[index], axis):
-                plan.refusals.append(finding_of(op, "unknown", NOT_ALONE))
+            if not context.is_only_time(op.inputs[index], axis):
+                plan.refusals.append(finding_of(op, "unknown", NOT_ONLY_TIME))
         plan.refusals, plan.lasting = (list(dict.fromkeys(found)) for found in (plan.refusals, plan.lasting))
         for name in self.flow.outputs:
             if name not in self.analysis.states.values():
@@ -134,8 +134,8 @@ class Planner(PlannerPart):
         plan.outputs[name] = axes[0]
         if extent is None:
             return
-        if (steps := extent.to_hold) > 0 and not self.context.is_alone(name, axes[0]):
-            plan.refusals.append(Finding("unknown", "output", name, NOT_ALONE))
+        if (steps := extent.to_hold) > 0 and not self.context.is_only_time(name, axes[0]):
+            plan.refusals.append(Finding("unknown", "output", name, NOT_ONLY_TIME))
         elif steps > 0:
             plan.held[name] = steps
             extent = extent.held(steps)
@@ -160,17 +160,17 @@ class Planner(PlannerPart):
         outputs = [name for name in op.outputs if name]
         kind, moves = op.kind, self.analysis.moves[id(op)]
         front = self.padding.front(op, self._concat_axis(op)) if kind == "Concat" else ""
-        taken = [name for name in op.taken() if name != front]
-        if kind in ("Shape", "Size") or not self.context.streamed.intersection(taken):
-            self.sizes.count_steps(op, taken)
+        inputs = [name for name in op.reads() if name != front]
+        if kind in ("Shape", "Size") or not self.context.streamed.intersection(inputs):
+            self.sizes.count_steps(op, inputs)
             return
         self.context.streamed.update(outputs)
-        timed = {name: self.context.timed(name) for name in (*taken, *outputs)}
+        timed = {name: self.context.timed(name) for name in (*inputs, *outputs)}
         gives_time = any(timed[name] for name in outputs)
         with_steps = [
-            name for name in taken if name in self.context.streamed and name not in self.context.newest
+            name for name in inputs if name in self.context.streamed and name not in self.context.newest
         ]
-        if not with_steps and not gives_time and self.context.counting.isdisjoint(taken):
+        if not with_steps and not gives_time and self.context.counting.isdisjoint(inputs):
             self.context.newest.update(outputs)
             return
         if moves is None or any(self.analysis.known.get(name) is None for name in (*with_steps, *outputs)):
@@ -181,8 +181,8 @@ class Planner(PlannerPart):
             self.context.extents[op.outputs[0]] = self.context.extent(op.inputs[0])
             return
         takes = [index for index, name in enumerate(op.inputs) if name in with_steps and timed[name]]
-        self.sizes.check_numbers(op, taken, moves, timed)
-        self.sizes.follow_indices(op, taken)
+        self.sizes.check_numbers(op, inputs, moves, timed)
+        self.sizes.follow_indices(op, inputs)
         lost = {self.analysis.axes.find(factor) for factor in self.analysis.lost.get(id(op), ())}
         if lost & self.context.time:
             self.context.refuse("unknown", "splits time into several axes")
@@ -249,7 +249,7 @@ class Planner(PlannerPart):
                         self.context.refuse("unknown", UNKNOWN)
         has_own_words = operator_of(kind).states and time_axis(op) in timed[op.inputs[0]]  # an initial state
         is_timed = any(timed[name] for name in op.outputs if name)
-        if is_timed and not has_own_words and not self.context.newest.isdisjoint(op.taken()):
+        if is_timed and not has_own_words and not self.context.newest.isdisjoint(op.reads()):
             self.context.refuse("mixes", ONE_FOR_ALL)
 
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
@@ -257,7 +257,7 @@ class Planner(PlannerPart):
         changes, recurrence = self.context.changes, recurrence_of(op)
         dropped = {index for _, index in changes.zero_states}
         dropped |= {recurrence.lengths} if recurrence is not None and changes.full_length else set()
-        for move in (*self.analysis.beside.get(id(op), ()), *(self.analysis.moves[id(op)] or ())):
+        for move in (*self.analysis.static_moves.get(id(op), ()), *(self.analysis.moves[id(op)] or ())):
             name, output = op.inputs[move.input], op.outputs[move.output]
             if name in self.context.streamed or not output or move.to not in timed[output]:
                 continue
@@ -310,8 +310,8 @@ class Planner(PlannerPart):
         if kind == "Split" and move.output and self.slices.cut(op, move.axis, extent) is not None:
             return  # the output is not used
         if kind == "Slice" and self.slices.plan_first(op, move.axis, extent):
-            if not self.context.is_alone(op.inputs[0], move.axis):
-                self.context.refuse("unknown", NOT_ALONE)
+            if not self.context.is_only_time(op.inputs[0], move.axis):
+                self.context.refuse("unknown", NOT_ONLY_TIME)
             return
         if (
             kind in ("Slice", "Split")
@@ -323,10 +323,10 @@ class Planner(PlannerPart):
         if kind == "Resize" and self.analysis.call(op).is_given(3):
             return  # its sizes were checked before
         if operator.accumulates is not None and move.hazard and not self.analysis.call(op).get("reverse"):
-            if self.context.is_alone(op.inputs[0], move.axis):
+            if self.context.is_only_time(op.inputs[0], move.axis):
                 self.context.changes.accumulated.append((op, move.axis))
             else:
-                self.context.refuse("unknown", NOT_ALONE)
+                self.context.refuse("unknown", NOT_ONLY_TIME)
             return
         if move.hazard:
             self.context.refuse(move.hazard, move.message)
@@ -334,8 +334,8 @@ class Planner(PlannerPart):
         if operator.window == "pool" and any(map(self.context.is_read, op.outputs[1:])):
             self.context.refuse("unknown", "gives the places of steps in a run")
         changes = move.pad_begin or move.pad_end or move.reach
-        if (changes or move.to is None) and not self.context.is_alone(op.inputs[move.input], move.axis):
-            self.context.refuse("unknown", NOT_ALONE)
+        if (changes or move.to is None) and not self.context.is_only_time(op.inputs[move.input], move.axis):
+            self.context.refuse("unknown", NOT_ONLY_TIME)
             return
         if move.to is None and kind == "Gather" and self.flow.ints(op, "", 1) != [-1]:
             self.context.changes.latest.append(op)

@@ -10,7 +10,7 @@ from onegru.dataflow.table import Move
 from onegru.dataflow.table.recurrences import recurrent
 from onegru.dataflow.walk import moved_from
 from onegru.timeline.analysis import COPIES, time_axis
-from onegru.timeline.planning.context import COUNTS, NOT_ALONE, PlannerPart
+from onegru.timeline.planning.context import COUNTS, NOT_ONLY_TIME, PlannerPart
 from onegru.timeline.planning.plan import TimeExtent
 
 
@@ -39,8 +39,8 @@ class RecurrencesPlanner(PlannerPart):
                 elif name and self.flow.constant(name) is not None:
                     self.context.refuse("remembers", "starts from a constant with a row for each step")
             return
-        if not self.context.is_alone(sequence, axis):
-            self.context.refuse("unknown", NOT_ALONE)
+        if not self.context.is_only_time(sequence, axis):
+            self.context.refuse("unknown", NOT_ONLY_TIME)
             return
         if extent.right_pad > 0 and extent.delay <= 0:
             self.context.refuse_ends(
@@ -72,11 +72,11 @@ class RecurrencesPlanner(PlannerPart):
     def _delay_states(self, op: Op, extent: TimeExtent) -> None:
         """Record the delay of a recurrence's external states, because it also needs a step in each run."""
         for first, _ in recurrent(op).states:
-            taken = self.analysis.outside(op.input(first), self.context.streamed)
-            if extent.delay > 0 and taken is not None and taken in self.analysis.states:
-                given = self.analysis.states[taken]
-                self.context.changes.delays[given] = max(
-                    extent.delay, self.context.changes.delays.get(given, 0)
+            state_input = self.analysis.outside(op.input(first), self.context.streamed)
+            if extent.delay > 0 and state_input is not None and state_input in self.analysis.states:
+                state_output = self.analysis.states[state_input]
+                self.context.changes.delays[state_output] = max(
+                    extent.delay, self.context.changes.delays.get(state_output, 0)
                 )
 
     def _is_full_length(self, op: Op, extent: TimeExtent) -> bool:

@@ -17,12 +17,12 @@ from onegru.timeline.planning.plan import TimeExtent
 class SizesPlanner(PlannerPart):
     """Planner that follows step counts, and rejects those that a chunk would count again."""
 
-    def count_steps(self, op: Op, taken: list[str]) -> None:
+    def count_steps(self, op: Op, inputs: list[str]) -> None:
         """Record outputs that depend on the number of steps, for an operator without streamed inputs."""
         outputs = [name for name in op.outputs if name]
-        counts = self.context.counting.intersection(taken)
+        counts = self.context.counting.intersection(inputs)
         if op.kind in ("Shape", "Size"):
-            counts |= self.context.streamed.intersection(taken)
+            counts |= self.context.streamed.intersection(inputs)
         if not counts:
             return
         sizes = self.context.sizes_in(op.outputs[0])
@@ -32,7 +32,7 @@ class SizesPlanner(PlannerPart):
         if (
             sizes is not None
             and is_followed
-            and (op.kind != "Shape" or taken[0] in self.analysis.sized or not counts & self.context.counting)
+            and (op.kind != "Shape" or inputs[0] in self.analysis.sized or not counts & self.context.counting)
         ):
             self.context.counting.update(outputs if self.context.steps_in(sizes) else ())
         elif (is_filled := self._is_filled(op)) or self._is_numbered(op):
@@ -68,7 +68,7 @@ class SizesPlanner(PlannerPart):
         size, step = self.analysis.numbered.get(id(op), ("", 0))
         steps = self.context.steps_in((size,))
         is_open = not self.context.steps and self.context.counting.isdisjoint(op.inputs[::2])
-        if not steps or not is_open or not self.context.is_alone(op.outputs[0], 0):
+        if not steps or not is_open or not self.context.is_only_time(op.outputs[0], 0):
             return False
         extent = self.context.extent(steps[0][0])
         held = extent.held(extent.left_pad)  # step indices have no leading padding
@@ -76,11 +76,11 @@ class SizesPlanner(PlannerPart):
         self.context.changes.numbered.append((op, step))
         return True
 
-    def follow_indices(self, op: Op, taken: list[str]) -> None:
+    def follow_indices(self, op: Op, inputs: list[str]) -> None:
         """Record values that are computed from constants and step indices, which only apply to one chunk."""
-        if self.context.made.isdisjoint(taken):
+        if self.context.made.isdisjoint(inputs):
             return
-        sizes, counts = operator_of(op.kind).size_inputs, not self.context.indices.isdisjoint(taken)
+        sizes, counts = operator_of(op.kind).size_inputs, not self.context.indices.isdisjoint(inputs)
         others = {name for index, name in enumerate(op.inputs) if index not in sizes} - self.context.made
         others = {name for name in others & self.analysis.dynamic if self.context.sizes_in(name) is None}
         if not others:
@@ -93,15 +93,15 @@ class SizesPlanner(PlannerPart):
             )
 
     def check_numbers(
-        self, op: Op, taken: list[str], moves: list[Move], timed: Mapping[str, list[int]]
+        self, op: Op, inputs: list[str], moves: list[Move], timed: Mapping[str, list[int]]
     ) -> None:
         """Reject operators that may not use values that depend on steps, or on the number of steps."""
         kind, indices, recurrence = op.kind, operator_of(op.kind).size_inputs, recurrence_of(op)
         if recurrence is not None:  # its initial state and lengths are checked there
             indices = (recurrence.lengths, *(first for first, _ in recurrence.states))
         named = {name for index, name in enumerate(op.inputs) if index not in indices}
-        named |= {*op.taken()}.difference(op.inputs)
-        if not self.context.counting.isdisjoint(named.intersection(taken)):
+        named |= {*op.reads()}.difference(op.inputs)
+        if not self.context.counting.isdisjoint(named.intersection(inputs)):
             self.context.refuse("mixes", COUNTS)
         for index in indices if recurrence is None else ():
             name = op.input(index)
@@ -110,10 +110,10 @@ class SizesPlanner(PlannerPart):
             if name not in self.context.counting or kind in ("Reshape", "Expand", "Resize"):
                 continue
             is_time = kind == "Split" and self.analysis.call(op).axis(0) in timed[op.inputs[0]]
-            if not is_time and (kind != "Slice" or not self._cuts_time_alone(op, index, moves, timed)):
+            if not is_time and (kind != "Slice" or not self._cuts_only_time(op, index, moves, timed)):
                 self.context.refuse("mixes", COUNTS)
 
-    def _cuts_time_alone(self, op: Op, index: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
+    def _cuts_only_time(self, op: Op, index: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
         """Whether a Slice with bounds that count steps only has these bounds on time, and keeps its axes."""
         axes = self.flow.ints(op, "axes", 3)
         sizes, rank = self.context.sizes_in(op.inputs[index]), len(self.analysis.known[op.inputs[0]] or ())

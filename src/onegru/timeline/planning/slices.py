@@ -7,7 +7,7 @@ from onegru.dataflow.linear import as_linear
 from onegru.dataflow.operator import TIMES, Op
 from onegru.dataflow.table import ENDLESS, Elements, Move, UnknownOpError, operator_of
 from onegru.dataflow.table.cutting import Slice
-from onegru.timeline.planning.context import NOT_ALONE, ONE_BY_ONE, PlannerPart, later_words
+from onegru.timeline.planning.context import NOT_ONLY_TIME, ONE_BY_ONE, PlannerPart, later_words
 from onegru.timeline.planning.plan import Cache, FirstSteps, TimeExtent
 
 
@@ -106,13 +106,13 @@ class SlicesPlanner(PlannerPart):
             changes.firsts.append(FirstSteps(op, axis, steps, after=len(changes.caches)))
         return is_front
 
-    def plan(self, op: Op, move: Move, extent: TimeExtent, front: int, behind: int) -> None:
+    def plan(self, op: Op, move: Move, extent: TimeExtent, front: int, back: int) -> None:
         """Plan a Slice along time: zeros are removed, leading steps delay it, trailing ones come later."""
         later = max(front - extent.left_pad, 0)
-        if (front or behind) and not self.context.is_alone(op.inputs[0], move.axis):
-            self.context.refuse("unknown", NOT_ALONE)
+        if (front or back) and not self.context.is_only_time(op.inputs[0], move.axis):
+            self.context.refuse("unknown", NOT_ONLY_TIME)
             return
-        if (later or behind) and not self.context.delay and self._takes_steps_apart(op, move, extent):
+        if (later or back) and not self.context.delay and self._takes_steps_apart(op, move, extent):
             self.context.refuse_ends(ONE_BY_ONE)
             return
         if later and not self.context.delay and extent.delay + later > 0:
@@ -122,7 +122,7 @@ class SlicesPlanner(PlannerPart):
             self.context.changes.caches.append(Cache(op, 0, move.axis, extent.left_pad, front))
             self.context.changes.dropped[id(op), move.axis] = front
         zeros = max(extent.left_pad - front, 0)
-        delay, right_pad = extent.delay + later, extent.right_pad - behind
+        delay, right_pad = extent.delay + later, extent.right_pad - back
         held = min(-delay, -right_pad) if delay < 0 > right_pad else 0
         if held:  # the leading steps of the first chunk are cut off at its end
             self.context.changes.caches.append(Cache(op, 0, move.axis, 0, held, waits=True))

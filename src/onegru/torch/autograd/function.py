@@ -124,9 +124,9 @@ class _TransformedOnegruGRU(torch.autograd.Function):
             raise SpecError("vmap: batch size 0; must be at least 1")
         results = []
         for index in range(info.batch_size):
-            taken = [
+            selected = [
                 tensor if tensor is None or dim is None else tensor.select(dim, index)
                 for tensor, dim in zip(tensors, in_dims[2:], strict=True)
             ]
-            results.append(_TransformedOnegruGRU.apply(form, saves, *taken))
+            results.append(_TransformedOnegruGRU.apply(form, saves, *selected))
         return tuple(torch.stack(items) for items in zip(*results, strict=True)), (0, 0, 0, 0)

@@ -90,11 +90,11 @@ def is_mapped() -> bool:
     return _is_within("Vmap") if _MISSING is None else not torch.jit.is_tracing()
 
 
-def is_functionalized(alone: bool = False) -> bool:
-    """Whether `torch.func.functionalize` may make this call; with `alone`, as the only transform."""
+def is_functionalized(as_only_transform: bool = False) -> bool:
+    """Whether `torch.func.functionalize` may make this call; `as_only_transform` excludes others."""
     if _MISSING is not None:
-        return not alone
-    return _is_within("Functionalize") and not (alone and len(set(_transforms())) > 1)
+        return not as_only_transform
+    return _is_within("Functionalize") and not (as_only_transform and len(set(_transforms())) > 1)
 
 
 def _has_modes() -> bool:

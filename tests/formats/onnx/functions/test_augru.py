@@ -59,8 +59,8 @@ def plain(model: onnx.ModelProto) -> Any:
 
 
 def fed(case: Case, opened: Any) -> dict[str, Any]:
-    taken = {info.name for info in opened.get_inputs()}
-    return {name: array for name, array in case.inputs.items() if array is not None and name in taken}
+    used = {info.name for info in opened.get_inputs()}
+    return {name: array for name, array in case.inputs.items() if array is not None and name in used}
 
 
 def assert_near(got: Any, case: Case, factor: float = 1.0) -> None:
@@ -98,7 +98,7 @@ def test_onnxruntime_runs_the_function(opset: int, direction: str, layout: int, 
 def test_the_function_is_the_operator(case: Case) -> None:
     functions = map(str.lower, case.attributes.get("activations", ()))
     if case.inputs["X"] is None or not case.inputs["X"].size or "thresholdedrelu" in functions:
-        return  # ONNX Runtime's Scan takes no empty sequences; where a function jumps, nothing can be told
+        return  # ONNX Runtime's Scan takes no empty sequences; at a function's jumps, nothing is comparable
     inputs = {
         name: array if array is None or name == "sequence_lens" else array.astype(np.float32)
         for name, array in case.inputs.items()

@@ -50,7 +50,7 @@ BOTH = (X_INFO, WHICH)
 
 @pytest.mark.parametrize("which", [True, False])
 def test_results_captured_in_a_body(tmp_path: Path, which: bool) -> None:
-    """The If takes the GRU's results and a value from before it through its branches alone."""
+    """The If takes the GRU's results and a value from before it only through its branches."""
     nodes = [
         node("Tanh", ["X"], ["P"]),
         gru("P", ["Y", "Y_h"], bias="B"),
@@ -70,7 +70,7 @@ def test_bodies_in_bodies_capture_too(tmp_path: Path) -> None:
 
 
 def test_bodies_with_values_of_their_own_name(tmp_path: Path) -> None:
-    """What a body defines itself is not taken from outside."""
+    """What a body defines itself is not read from outside."""
     own = graph([node("Add", ["k", "Y_h"], ["a"])], [], ["a"], {"k": np.array([5], np.float32)})
     nodes = [PLAIN, node("If", ["which"], ["Z"], then_branch=own, else_branch=own)]
     check_results(tmp_path, nodes, ["Z"], WEIGHTS, BOTH, X=X, which=np.array(True))

@@ -232,7 +232,7 @@ def test_bodies_that_lie_deep(tmp_path: Path) -> None:
             inner = node("If", ["yes"], ["d" if depth == 0 else "b"], then_branch=body, else_branch=body)
         yes = node("Constant", [], ["yes"], value=tensor("", True, "bool"))
         functions.append(helper.make_function("f", f"g{index}", ["a"], ["b"], [yes, inner], opsets))
-        functions[-1].node[1].attribute.pop()  # one branch alone, else the nodes are too many
+        functions[-1].node[1].attribute.pop()  # only one branch, else the nodes are too many
     path = write(tmp_path / "m.onnx", ([node("g0", ["x"], ["k"], domain="f")], []))
     model = onnx.load(path)
     model.functions.extend(functions)

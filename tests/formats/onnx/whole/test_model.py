@@ -76,7 +76,7 @@ def test_bfloat16_inputs_and_captured_values(tmp_path: Path) -> None:
     "dtype", ["float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
 )
 def test_numbers_of_any_type_cross(tmp_path: Path, dtype: str) -> None:
-    """Computed before the GRU node, used behind it."""
+    """Computed before the GRU node, used after it."""
     code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     body = graph([node("Identity", ["early"], ["a"])], [], [value("a", dtype)])
     nodes = [
@@ -313,7 +313,7 @@ def test_products_of_integers_are_not_saturated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_scales_for_each_channel_beside_integers(tmp_path: Path, axis: int) -> None:
+def test_scales_for_each_channel_with_integers(tmp_path: Path, axis: int) -> None:
     """With them ONNX Runtime's exact products would fail: its default ones run."""
     scales = np.linspace(0.01, 0.03, I).astype(np.float32)
     q = np.random.default_rng(0).integers(-128, 128, (I, I)).astype(np.int8)
@@ -331,7 +331,7 @@ def test_scales_for_each_channel_beside_integers(tmp_path: Path, axis: int) -> N
 
 
 def test_weights_that_several_nodes_share(tmp_path: Path) -> None:
-    """ONNX Runtime refuses the model where it is told to be exact: its usual kernels run."""
+    """ONNX Runtime refuses the model where it must be exact: its usual kernels run."""
     constants: dict[str, Array] = weights() | {
         **{
             "q": np.random.default_rng(0).integers(-9, 9, (I, I)).astype(np.int8),
@@ -354,7 +354,7 @@ def test_weights_that_several_nodes_share(tmp_path: Path) -> None:
 
 
 def test_products_of_int8_by_int8(tmp_path: Path) -> None:
-    """As ONNX Runtime's quantizer writes them in operators: told to be exact, it lacks a kernel for them."""
+    """As ONNX Runtime's quantizer writes them in operators: an exact mode lacks a kernel for them."""
     scales: dict[str, Array] = {
         "xs": np.array(1, np.float32),
         "z": np.array(0, np.int8),

@@ -19,7 +19,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 FUSION = "MatmulTransposeFusion"
 
-# In a process of its own, as it would end this one.
+# In a separate process, as it would end this one.
 RUN = """
     import sys, numpy as np, onegru
     path = sys.argv[1]
@@ -100,12 +100,12 @@ MOVES = {
 @pytest.mark.parametrize("kind", MOVES)
 def test_int8_activations_of_opset_21_run(kind: str, states_dtype: bool, tmp_path: Path) -> None:
     """ONNX Runtime makes their zero points uint8, and then refuses the output_dtype that they had."""
-    taken, attributes, shape = MOVES[kind]
+    more_inputs, attributes, shape = MOVES[kind]
     dtype = {"output_dtype": TensorProto.INT8} if states_dtype else {}
     nodes = [
         node("QuantizeLinear", ["x", "scale", "zero"], ["q"], **dtype),
         node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
-        node(kind, ["d", *taken], ["X"], **attributes),
+        node(kind, ["d", *more_inputs], ["X"], **attributes),
         gru("X", ["Y"]),
     ]
     constants: dict[str, Array] = {

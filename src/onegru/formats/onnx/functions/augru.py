@@ -47,9 +47,9 @@ def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool
         domains: dict[str, None] = {}
         for node in filter(is_augru, all_nodes(owner.node)):
             attributes = node_attributes(source, node, AUGRU)
-            taken = dict(zip((port.name for port in AUGRU.inputs), node.input, strict=False))
-            taken |= dict(zip((port.name for port in AUGRU.outputs), node.output, strict=False))
-            given = tuple(name for name in OPTIONAL if taken.get(name))
+            names_by_port = dict(zip((port.name for port in AUGRU.inputs), node.input, strict=False))
+            names_by_port |= dict(zip((port.name for port in AUGRU.outputs), node.output, strict=False))
+            given = tuple(name for name in OPTIONAL if names_by_port.get(name))
             key = (repr(sorted(attributes.items())), given)
             if key not in variants:
                 if len(variants) == len(AUGRU_DOMAINS):

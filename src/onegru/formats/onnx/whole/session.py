@@ -54,7 +54,7 @@ class Session:
         provider: Mapping[str, str] | None = None,
         most_ahead: int | None = None,
         disabled: Sequence[str] = (),
-        alone: str = "",
+        only_provider: str = "",
         exact_int8: bool = False,
         folded_weights: bool = False,
     ) -> None:
@@ -65,7 +65,7 @@ class Session:
         folder = source.folder
         if isinstance(model, bytes):
             model, folder = without_links(source, model)
-        elif source.beside is not None:
+        elif source.target_folder is not None:
             folder = None  # it follows links on its own
         entries = {} if most_ahead is None else {_MOST_AHEAD: str(most_ahead)}
         entries |= {} if folder is None else {FOLDER_OPTION: str(folder.resolve())}
@@ -74,9 +74,9 @@ class Session:
         providers: list[Any] = [_CPU]
         if provider is not None:
             providers.insert(0, (register(), dict(provider)))
-        if alone:
+        if only_provider:
             entries[_NO_FALLBACK] = "1"
-            providers = [register() if alone == get_ep_name() else alone]
+            providers = [register() if only_provider == get_ep_name() else only_provider]
         if provider and "observer" in provider:
             disabled = [*dict.fromkeys((*disabled, *_MERGERS))]
 

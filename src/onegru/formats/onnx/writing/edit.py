@@ -52,12 +52,12 @@ def node_with_lists(
     **attributes: Any,
 ) -> NodeProto:
     """Create a node of an opset, with lists of integers as attributes or inputs, as the opset requires."""
-    taken = list(inputs)
+    all_inputs = list(inputs)
     for argument, parameter in operator_of(kind).parameters.items():
         if argument in attributes and opset >= parameter.since:
-            taken += [""] * (parameter.input + 1 - len(taken))
-            taken[parameter.input] = constant(argument, list(attributes.pop(argument)))
-    node: NodeProto = onnx.helper.make_node(kind, taken, list(outputs), name=name, **attributes)
+            all_inputs += [""] * (parameter.input + 1 - len(all_inputs))
+            all_inputs[parameter.input] = constant(argument, list(attributes.pop(argument)))
+    node: NodeProto = onnx.helper.make_node(kind, all_inputs, list(outputs), name=name, **attributes)
     return node
 
 

@@ -164,12 +164,12 @@ def _keeps_layer(graph: IrGraph, staged: Staged) -> bool:
     op, layer = staged.op, staged.op.origin
     if staged.is_new or not isinstance(layer, Layer) or len(op.inputs) > len(layer.inputs):
         return False
-    taken = list(graph.inputs[layer.id])
-    if list(op.inputs) != taken[: len(op.inputs)]:
+    layer_inputs = list(graph.inputs[layer.id])
+    if list(op.inputs) != layer_inputs[: len(op.inputs)]:
         return False
     if not staged.attributes.keys() <= _ATTRIBUTES.get(layer.type, set()) or "" in staged.inputs:
         return False
-    graph.inputs[layer.id] = (*staged.inputs, *taken[len(op.inputs) :])
+    graph.inputs[layer.id] = (*staged.inputs, *layer_inputs[len(op.inputs) :])
     for old, new in zip(op.outputs, staged.outputs, strict=True):
         if old != new:
             graph.native[new] = graph.native.pop(old)

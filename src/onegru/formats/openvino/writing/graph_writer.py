@@ -132,14 +132,14 @@ class GraphWriter:
         rewritten: set[str] = set()
         for index, op in enumerate(self._ops):
             is_new = self._is_new(op)
-            behind = bool(op.inputs) and op.inputs[0] in rewritten
+            follows_rewritten = bool(op.inputs) and op.inputs[0] in rewritten
             axes = moved_axes(self.flow, op)
             if axes is not None:
                 source, before = self._moves.get(op.inputs[0], (op.inputs[0], None))
                 self._moves[op.outputs[0]] = (source, axes if before is None else composed(before, axes))
-                if behind:
+                if follows_rewritten:
                     self._rewritten.add(id(op))
-            elif op.kind == "Slice" and (is_new or behind) and op.inputs[0] in self._moves:
+            elif op.kind == "Slice" and (is_new or follows_rewritten) and op.inputs[0] in self._moves:
                 source, before = self._moves[op.inputs[0]]
                 name = self.reader.fresh(op.outputs[0])
                 cut = sliced_before(self.flow, op, source, before, name)
@@ -147,7 +147,7 @@ class GraphWriter:
                     self._ops[index], is_new = cut, True
                     self._moves[op.outputs[0]] = (name, before)
                     rewritten.add(name)
-            if is_new or (axes is not None and behind):
+            if is_new or (axes is not None and follows_rewritten):
                 rewritten.update(op.outputs)
 
     # What is needed
@@ -175,7 +175,7 @@ class GraphWriter:
         new = [op for op in self._ops if self._is_new(op) or id(op) in self._rewritten]
         replaced = {value for op in new for value in op.outputs}
         producers = {value: op for op in self._ops for value in op.outputs if value}
-        alive |= _behind(graph, alive, producers)
+        alive |= _removed_but_needed(graph, alive, producers)
         self._native = {
             value: port for value, port in graph.native.items() if port[0] in alive and value not in replaced
         }
@@ -193,8 +193,8 @@ class GraphWriter:
                 key = self._native[value][0]
                 if key not in layers:
                     layers[key] = None
-                    taken = (*graph.inputs[key], *self._more.get(key, ()))
-                    waiting += [self._source(name)[0] for name in taken]
+                    sources = (*graph.inputs[key], *self._more.get(key, ()))
+                    waiting += [self._source(name)[0] for name in sources]
             elif (op := producers.get(value)) is not None and self._folded(value) is None:
                 needed.add(id(op))
                 waiting += [self._source(name)[0] for name in op.inputs if name]
@@ -225,24 +225,24 @@ class GraphWriter:
         if (source, axes) not in self._moved:
             shape = self.flow.shape(source)
             assert shape is not None
-            taken, name = source, value
+            current, name = source, value
             todo = steps(axes, shape)
             for index, move in enumerate(todo):
                 is_last = index == len(todo) - 1
                 is_free = is_last and value not in self._ports
                 name = value if is_free else self.reader.fresh(f"{value}/{move.kind}")
-                op = replace(move, inputs=(taken,), outputs=(name,), name=name)
+                op = replace(move, inputs=(current,), outputs=(name,), name=name)
                 sizes = moved_axes(self.flow, op)
                 assert sizes is not None
-                before = self.flow.shape(taken)
+                before = self.flow.shape(current)
                 assert before is not None
                 if name != value:
                     self.flow.set_shape(name, tuple(1 if axis is None else before[axis] for axis in sizes))
-                self._dtypes.setdefault(name, self._dtype(taken))
-                port = self._layer(op, layer_of(self.flow, op), self._plain(taken))
+                self._dtypes.setdefault(name, self._dtype(current))
+                port = self._layer(op, layer_of(self.flow, op), self._plain(current))
                 self._ports[name] = port
-                taken = name
-            self._moved[source, axes] = self._ports[taken]
+                current = name
+            self._moved[source, axes] = self._ports[current]
         return self._moved[source, axes]
 
     def _plain(self, value: str) -> _Port:
@@ -377,7 +377,7 @@ class GraphWriter:
         return found
 
 
-def _behind(graph: IrGraph, alive: Collection[str], given: Collection[str]) -> set[str]:
+def _removed_but_needed(graph: IrGraph, alive: Collection[str], given: Collection[str]) -> set[str]:
     """Return layers of removed operators that remaining layers need."""
     # Rules read axes and part sizes as constants, so no operator uses the values that they come from.
     waiting = [value for key in alive if key in graph.operators for value in graph.inputs[key]]

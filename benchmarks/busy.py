@@ -21,7 +21,7 @@ from benchmarks.models.cases import Case, Shape
 from benchmarks.record import Record
 from benchmarks.turns import Worker, exact_results, prepare, settle, working
 
-__all__ = ["CONTENDERS", "SPINNING", "measure_beside"]
+__all__ = ["CONTENDERS", "SPINNING", "measure_busy"]
 
 CASES = tuple(
     Case(Shape(T, B, H, H, 1), linear_before_reset=True)
@@ -39,7 +39,7 @@ BUSY = f"import os\nwhile os.getppid() == {os.getpid()}:\n for _ in range(100000
 
 @contextlib.contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Run other processes with the same priority, each of which keeps a core busy."""
+    """Run other processes with the same priority, which each keep a core busy."""
     loops: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
@@ -52,10 +52,10 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def measure_beside(record: Record, options: Namespace) -> None:
+def measure_busy(record: Record, options: Namespace) -> None:
     """Measure median and mean of a call of every contender, under each load in `LOOPS`."""
     cases = [case for case in CASES if options.only in str(case)]
-    keys = [{"kind": "beside", "case": str(case), "beside": beside} for case in cases for beside in LOOPS]
+    keys = [{"kind": "busy", "case": str(case), "load": load} for case in cases for load in LOOPS]
     window = WINDOW / 8 if options.quick else WINDOW
     for key in record.left(keys):
         workers = {name: Worker(*peer, pinned=False) for name, peer in CONTENDERS.items()}
@@ -64,21 +64,21 @@ def measure_beside(record: Record, options: Namespace) -> None:
             results = prepare(order, workers, exact_results(Case.read(key["case"])))
             able = [name for name, answer in results.items() if answer.pop("each", None)]
             calls: dict[str, list[int]] = {name: [] for name in able}
-            with busy_loops(LOOPS[key["beside"]]):
+            with busy_loops(LOOPS[key["load"]]):
                 for _ in range(options.rounds):
                     for name in able:
                         settle(workers.values())
                         turn = workers[name].ask(
-                            do="window", seconds=window, spinning=key["beside"] == SPINNING
+                            do="window", seconds=window, spinning=key["load"] == SPINNING
                         )
                         calls[name] += turn["nanoseconds"]
         for name, times in calls.items():
             median, mean = np.median(times) * 1e-9, np.mean(times) * 1e-9
             results[name] |= {"median": float(median), "mean": float(mean), "calls": len(times)}
-        record.add({"peers": results}, told(results))
+        record.add({"peers": results}, shown(results))
 
 
-def told(results: dict[str, Any]) -> str:
+def shown(results: dict[str, Any]) -> str:
     parts = (
         f"{name} {e['median'] * 1e6:.1f}/{e['mean'] * 1e6:.1f}" if "mean" in e else f"{name} -"
         for name, e in results.items()
