@@ -206,7 +206,7 @@ def _models(parts: Parts) -> Iterator[tuple[str, str]]:
         yield what, " / ".join(found.get(form, "–") for form in ("onnx", _IR))
 
 
-# ---- cases in which onegru is not faster
+# ---- cases where onegru is not faster
 
 
 def _limits(machines: Machines) -> list[str]:

@@ -1,4 +1,4 @@
-// The order in which tiles cover all rows and panels.
+// Sweeps: loops over tiles that cover all rows and panels.
 
 #include "hwy/highway.h"
 #include "native/kernels/bfloat16-inl.h"

@@ -76,7 +76,8 @@ def make_torch() -> None:
     import openvino
     import torch
 
-    for name in torch_modules():  # each by itself, as it may write steps down after another one
+    # In separate processes, because a second export in one process may unroll the steps.
+    for name in torch_modules():
         subprocess.run([sys.executable, "-m", "tests.cli.make_files", "dynamo", name], check=True)
         _export("legacy", name, torch_modules()[name])
     for name, module in torch_modules().items():

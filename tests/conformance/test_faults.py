@@ -72,7 +72,10 @@ FAULTS = {
     "first weights in both directions": ("weights[d]", "weights[0]"),
     "no direction backwards": ("(spec.reversed_directions)", "([False] * spec.num_directions)"),
     "backwards from the last step of all": ("lengths[rows] - 1 - done", "T - 1 - np.full(len(rows), done)"),
-    "backwards in the places of processing": ("Y[t, d, rows] = H[rows]", "Y[done, d, rows] = H[rows]"),
+    "backwards, outputs in the order of computation": (
+        "Y[t, d, rows] = H[rows]",
+        "Y[done, d, rows] = H[rows]",
+    ),
     "lengths ignored": ("np.full(B, T) if problem.sequence_lens is None", "np.full(B, T) if True"),
     "a length of 0 keeps its first state": ("H[lengths == 0] = 0", "pass"),
     "Y in the padding": ("        Y[...] = 0", "        Y[...] = 1"),

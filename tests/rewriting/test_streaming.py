@@ -1283,7 +1283,7 @@ def test_steps_that_wait_with_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [0.0, 0.5])
 def test_numbers_with_steps_of_zeros(value: float, tmp_path: Path) -> None:
-    """What a Pad puts next to zeros in front of time is there in these steps, too."""
+    """Steps of zeros before the first step also have the channels that a Pad adds."""
     net = Network(np.random.default_rng(1))
     net.last = cut(net, padded(net, net.gru(), 2), 0, -2)
     pads = net.constant([0, 1, 0, 0, 1, 0], np.int64)

@@ -34,7 +34,7 @@ class EngineOptions(NamedTuple):
 
     @property
     def texts(self) -> dict[str, Any]:
-        """The options that are set, in the form in which ONNX Runtime passes them to its provider."""
+        """The options that are set, as the texts that ONNX Runtime passes to its provider."""
         return {name: "1" if value is True else value for name, value in self._asdict().items() if value}
 
     def for_node(self, name: str) -> Self:

@@ -41,8 +41,7 @@ class Outputs(NamedTuple):
 class Resets:
     """The steps at which the state is reset inside sequences."""
 
-    # [T, B], booleans: whether the state is reset before this step. The order is that in which a direction
-    # computes the steps.
+    # [T, B], booleans: whether a direction resets the state before it computes this step.
     before: Array
     to_initial: bool = False  # whether a reset restores the initial state; else it sets zeros
 
