@@ -17,11 +17,12 @@ from typing import IO
 def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object] | Path]]) -> None:
     """Write all files under temporary names, then rename them in order; a path is linked instead of written.
 
-    After an error before the first rename, nothing has changed. If the process dies or the machine halts,
-    each target has its old content or all of its new content. Symbolic links stay, and the files that they
-    point to are replaced. A replaced file keeps its permissions. New files get those of the umask. Files that
-    a killed process leaves are called `.NAME.….tmp`. On Windows, an open or read-only file cannot be replaced
-    and permissions are those of the folder.
+    After an error or an interrupt, nothing has changed. If the process dies or the machine halts, a target
+    has its old content or all of its new content. If there are several targets, a target can also be missing,
+    but old and new files are never mixed. Symbolic links stay, and the files that they point to are replaced.
+    A replaced file keeps its permissions. New files get those of the umask. Files that a killed process
+    leaves are called `.NAME.….tmp`. On Windows, an open or read-only file cannot be replaced and permissions
+    are those of the folder.
     """
     renames: list[tuple[Path, Path, Path]] = []  # the caller's path, the temporary file, the target
     try:
@@ -33,13 +34,38 @@ def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object] | Path
                     _link(write, renames[-1][1])
                 else:
                     _write(renames[-1][1], write, before)
-        for path, temporary, target in renames:
-            with naming(path):
-                temporary.replace(target)
+        _rename(renames)
     finally:
         for _, temporary, _ in renames:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def _rename(renames: Sequence[tuple[Path, Path, Path]]) -> None:
+    """Rename all files or none; several old files are renamed first, so that they never meet new ones."""
+    if len(renames) == 1:
+        path, temporary, target = renames[0]
+        with naming(path):
+            temporary.replace(target)
+        return
+    old = [
+        (path, target, _temporary_path(target)) for path, _, target in reversed(renames) if target.exists()
+    ]
+    try:
+        for path, source, name in (*old, *renames):
+            with naming(path):
+                source.replace(name)
+    except BaseException:
+        for _, temporary, target in renames:
+            if not temporary.exists():
+                target.unlink(missing_ok=True)
+        for _, target, backup in old:
+            if backup.exists():
+                backup.replace(target)
+        raise
+    for _, _, backup in old:
+        with suppress(OSError):
+            backup.unlink()
 
 
 def _target(path: Path) -> tuple[Path, os.stat_result | None]:

@@ -453,6 +453,11 @@ def test_nothing_is_lost(convert: Cli) -> None:
     convert("a.xml", "link.xml", "--overwrite").refused("is the source, or a part of it")
     assert convert("a.xml", "b.xml", "--overwrite").code == 0
     assert Path("b.bin").read_bytes() == Path("a.bin").read_bytes()
+    Path("other.xml").symlink_to("b.xml")
+    onegru.save_layers(make_gru(seed=1), "c.onnx")
+    words = "a link to one file of an IR would leave its other file unchanged"
+    convert("c.onnx", "other.xml", "--overwrite").refused(words)
+    assert Path("b.xml").read_bytes() == Path("a.xml").read_bytes() and not Path("other.bin").exists()
 
 
 def test_sizes_and_inputs(convert: Cli) -> None:

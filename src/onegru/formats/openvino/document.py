@@ -42,12 +42,7 @@ class IrDocument:
 
     def write(self, path: Path) -> None:
         """Write the .bin, then the .xml."""
-        weights = path.with_suffix(".bin")
-        if _without_links(path).with_suffix(".bin") != _without_links(weights):
-            raise SpecError(
-                f"{path}: not written: a link to one file of an IR would leave its other file unchanged; "
-                "must be a regular .xml and .bin, or links to the .xml and the .bin of one IR"
-            )
+        weights, _ = ir_files(path)
         first = weights, lambda file: file.write(self.weights.data)
         write_files([first, (path, lambda file: file.write(self.xml()))])
 
@@ -56,6 +51,17 @@ class IrDocument:
         root = copy.deepcopy(self._content[0])
         show_states(path, root, self.weights)
         return ir_graph(path, root, self.weights)
+
+
+def ir_files(path: Path) -> tuple[Path, Path]:
+    """Return the .bin and the .xml to write; raise SpecError if links lead to files of different IRs."""
+    weights = path.with_suffix(".bin")
+    if _without_links(path).with_suffix(".bin") != _without_links(weights):
+        raise SpecError(
+            f"{path}: not written: a link to one file of an IR would leave its other file unchanged; "
+            "must be a regular .xml and .bin, or links to the .xml and the .bin of one IR"
+        )
+    return weights, path
 
 
 def _without_links(path: Path) -> Path:

@@ -25,6 +25,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.shapes import arrange
 from onegru.formats.opened import Kind, open_layers
+from onegru.formats.openvino.document import ir_files
 from onegru.formats.save import save_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
@@ -47,6 +48,7 @@ def convert_layers(
     source: GRU | Stack, target: Path, options: dict[str, int | bool | None]
 ) -> tuple[list[Comparison], Model | None]:
     """Write layers to a temporary file, compare, and replace the target if they agree; return its model."""
+    files = ir_files(target) if target.suffix.lower() == ".xml" else (target,)
     resolved = Path(os.path.realpath(target))
     temporary = partial(tempfile.TemporaryDirectory, dir=resolved.parent, prefix=f".{target.name[:50]}.")
     with naming(target), temporary() as folder:
@@ -60,9 +62,8 @@ def convert_layers(
             words = f"not written, because the result cannot be checked: {words}"
             raise type(error)(words) from error.__cause__
         if all(item.agrees for item in checks):
-            suffixes = (".bin", target.suffix) if target.suffix.lower() == ".xml" else (target.suffix,)
-            files = [(target.with_suffix(end), written.with_suffix(end)) for end in suffixes]
-            write_files([(new, lambda file, old=old: file.write(old.read_bytes())) for new, old in files])  # type: ignore[misc]
+            contents = [(file, written.with_suffix(file.suffix)) for file in files]
+            write_files([(new, lambda file, old=old: file.write(old.read_bytes())) for new, old in contents])  # type: ignore[misc]
     return checks, made if isinstance(made, Model) else None
 
 
