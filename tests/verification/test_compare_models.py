@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -91,6 +92,31 @@ def test_another_number_of_grus(tmp_path: Path) -> None:
     assert "3 GRUs, and 1 in the reference: they are not compared one by one" in found.notes
     with pytest.raises(onegru.SpecError, match="nothing in it can be compared"):
         compare_with(onegru.load(save(tmp_path, chain(True))), path)
+
+
+def test_another_number_of_outputs(tmp_path: Path) -> None:
+    """Equal names are compared, and a note lists the others."""
+    paths = []
+    for factor, outputs in ((2.0, ["Z"]), (9.0, ["Z", "H"])):
+        nodes = [gru("X", ["Y", "H"], bias="B"), node("Mul", ["Y", "s"], ["Z"])]
+        constants = weights() | {"s": np.array(factor, np.float32)}
+        proto = model(graph(nodes, [value("X", shape=["t", "b", I])], outputs, constants))
+        paths.append(save(tmp_path, proto, f"{factor}.onnx"))
+    found = compare_with(onegru.load(paths[0]), paths[1], feeds(True))
+    assert not found.agrees and [item.name for item in found.outputs] == ["Z"]
+    found = compare_with(onegru.load(paths[1]), paths[1], feeds(True))
+    assert found.agrees
+    found = compare_with(onegru.load(paths[1]), paths[0], feeds(True))
+    assert "outputs without a counterpart in the reference are not compared: ['H']" in found.notes
+
+
+def test_another_number_of_inputs(tmp_path: Path) -> None:
+    path = save(tmp_path, chain(True), "a.onnx")
+    proto = chain(True)
+    proto.graph.input.append(value("more", shape=[1]))
+    found = compare_with(onegru.load(path), save(tmp_path, proto, "b.onnx"), feeds(True))
+    assert found.agrees and not found.outputs
+    assert "only the GRUs are compared, because the models have different numbers of inputs" in found.notes
 
 
 def test_grus_that_are_named(tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ def test_the_tolerance_that_is_given(tmp_path: Path) -> None:
     assert not verified(path, feeds(), mutants.Outside(), tolerance=0.1).agrees
     found = verified(path, feeds(), mutants.Outside(), tolerance=0.3)
     assert found.agrees and found.runtimes[1].outputs[0].tolerance == 0.3
-    with pytest.raises(onegru.SpecError, match="tolerance"):
-        onegru.verify(path, feeds(), tolerance=-1.0)
+    for tolerance in (-1.0, np.inf, np.nan):
+        with pytest.raises(onegru.SpecError, match=r"^tolerance: "):
+            onegru.verify(path, feeds(), tolerance=tolerance)
     with pytest.raises(onegru.SpecError, match="timeout"):
         onegru.verify(path, feeds(), timeout=0.0)
 
@@ -61,7 +62,19 @@ def test_agreement_of_what_is_no_number() -> None:
     found = compare(words, np.array(["a", "c"], object), 0.0)
     assert (found.agrees, found.where, found.expected, found.got) == (False, (1,), "b", "c")
     assert not compare(np.array([1, 2]), np.array([1, 3]), 10.0).agrees
-    assert compare([words], [words], 0.0).reason == "not a tensor; not compared"
+    assert compare({"a": 1}, {"a": 1}, 0.0).reason == "not a tensor; not compared"
+
+
+def test_agreement_of_sequences() -> None:
+    a, b = np.zeros(3, np.float32), np.ones(2, np.float32)
+    found = compare([a, b], [a, b], 0.0)
+    assert found.agrees and found.compared == 5
+    assert not compare([a, b], [a, b + 1], 0.5).agrees and compare([a, b], [a, b + 1], 1.5).agrees
+    assert compare([a], [a, b], 0.0).reason == "a sequence of 2 items; must be a sequence of 1 item"
+    assert compare(a, [a], 0.0).reason == "a sequence of 1 item; must be a tensor"
+    assert compare([a], a, 0.0).reason == "a tensor; must be a sequence of 1 item"
+    assert not compare([a], [a.astype(np.float64)], 1.0).agrees and not compare([], None, 0.0).agrees
+    assert compare([{"a": 1}], None, 0.0).reason == "not a tensor; not compared"
 
 
 def test_difference() -> None:

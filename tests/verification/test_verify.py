@@ -194,6 +194,31 @@ def test_large_external_data_are_read_by_the_runtimes(
     assert statuses == {"onegru": "agrees", "onnxruntime": "agrees", "openvino": "differs", "onnx": "differs"}
 
 
+def test_sequences_are_compared(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    paths = []
+    for factor in (1.0, 5.0):
+        nodes = [gru("X", ["Y"], bias="B"), node("Mul", ["Y", "s"], ["Z"])]
+        nodes.append(node("SplitToSequence", ["Z"], ["parts"], axis=0))
+        constants = weights() | {"s": np.array(factor, np.float32)}
+        proto = model(graph(nodes, [value("X", shape=[4, 2, I])], [], constants))
+        proto.graph.output.append(
+            onnx.helper.make_tensor_sequence_value_info("parts", onnx.TensorProto.FLOAT, None)
+        )
+        paths.append(save(tmp_path, proto, f"{factor}.onnx"))
+    found = onegru.verify(paths[0], runtimes=["onnxruntime"])
+    assert found.agrees and [item.status for item in found.runtimes] == ["agrees"] * 2
+    assert [item.compared for result in found.runtimes for item in result.outputs] == [24, 24]
+    found = onegru.verify(paths[0], against=paths[1], runtimes=["onnxruntime"])
+    assert found.against is not None and not found.against.agrees
+
+
+def test_inputs_without_a_step_are_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, chain(True))
+    with pytest.raises(onegru.FormatError, match="no GRU takes a step, so the comparison is inconclusive"):
+        onegru.verify(path, {"X": np.zeros((0, 2, I), np.float32)}, runtimes=["onnx"])
+
+
 # ---- what runtimes are given
 
 

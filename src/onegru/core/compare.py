@@ -133,7 +133,7 @@ def why_inconclusive(*runs: Mapping[str, Any], moved: int | None = None) -> str:
     for name, size in sizes.items():
         if counts[name] < _LEAST_FINITE * size:
             return f"of output {name!r} {counts[name]} of {size} numbers are finite"
-    return "no output holds a number" if sizes and not any(sizes.values()) else ""
+    return "no output holds a number" if any(runs) and not any(sizes.values()) else ""
 
 
 def signal_to_noise(expected: Array, found: Array) -> float | None:
@@ -261,10 +261,17 @@ def compare(
 ) -> Comparison:
     """Compare each element of an output; the tolerance is relative to max(1, its absolute value)."""
     item = Comparison(name, runtime, tolerance=tolerance)
-    if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray | None):
+    if len(arrays_in(expected)) != (len(expected) if isinstance(expected, list) else 1):
         return replace(item, reason="not a tensor; not compared")
     if found is None:
         return replace(item, agrees=False, max_abs=np.inf, reason="is not given")
+    if _kind(expected) != _kind(found):
+        words = f"{_kind(found)}; must be {_kind(expected)}"
+        return replace(item, agrees=False, max_abs=np.inf, reason=words)
+    if isinstance(expected, list):
+        pairs = zip(expected, found, strict=True)
+        items = [compare(*pair, tolerance, name, runtime, is_absolute=is_absolute) for pair in pairs]
+        return merged(items or [item])
     if expected.shape != found.shape:
         words = f"shape {list(found.shape)}; must be {list(expected.shape)}"
         return replace(item, agrees=False, max_abs=np.inf, reason=words)
@@ -291,6 +298,13 @@ def compare(
         got=None if where is None else found[where].item(),
         snr=signal_to_noise(expected, found) if is_float else None,
     )
+
+
+def _kind(output: Any) -> str:
+    """Describe the kind of an output."""
+    if isinstance(output, list):
+        return f"a sequence of {count(len(output), 'item')}"
+    return "a tensor" if isinstance(output, np.ndarray) else type(output).__name__
 
 
 def compare_scaled(

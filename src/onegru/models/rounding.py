@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.compare import nudged, rounding_effect
+from onegru.core.compare import arrays_in, nudged, rounding_effect
 from onegru.core.errors import OneGRUError, SpecWarning
 from onegru.engines.interface import EngineOptions
 from onegru.models.model import Model
@@ -42,10 +42,8 @@ class Rounding:
 
     def effect(self, name: str) -> float:
         """Return the possible error of an output, relative to max(1, |value|); for integers, a fraction."""
-        exact, moved = (outputs.get(name) for outputs in self._pair)
-        if not isinstance(exact, np.ndarray) or not isinstance(moved, np.ndarray):
-            return 0.0
-        return rounding_effect(exact, moved)
+        exact, moved = (arrays_in(outputs.get(name)) for outputs in self._pair)
+        return max(map(rounding_effect, exact, moved), default=0.0)
 
     @cached_property
     def _pair(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -9,10 +9,10 @@ import pickle
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from onegru.core.dtypes import Array
 from onegru.core.wording import printable
 from onegru.peers.base import ModelUnderTest, Runtime
 from onegru.system.child_process import child_folder, read_answer, run_child, running
@@ -34,7 +34,7 @@ class RunResult:
 
     # the result: "failed" for an error of onegru; "differs" for results that cannot be outputs
     status: Status
-    outputs: Mapping[str, Array] = field(default_factory=dict)  # the outputs that are tensors, by name
+    outputs: Mapping[str, Any] = field(default_factory=dict)  # the tensors and sequences of tensors, by name
     reason: str = ""  # the reason for a result without outputs, in one line
 
 
@@ -69,15 +69,15 @@ def end_words(code: int) -> str:
 def read_result(folder: Path, name: str) -> RunResult:
     """Read a worker's result from a file of this name."""
     head, arrays = read_answer(folder, name)
-    names, reason, status = head["outputs"], head["reason"], head["status"]
-    are_texts = all(isinstance(text, str) for text in (reason, *names))
-    if len(names) != len(arrays) or not are_texts or status not in get_args(_Said):
+    counts, reason, status = head["outputs"], head["reason"], head["status"]
+    are_texts = all(isinstance(text, str) for text in (reason, *(name for name, _ in counts)))
+    sizes = [1 if size is None else size for _, size in counts]
+    fits = sum(sizes) == len(arrays) and min(sizes, default=0) >= 0
+    if not fits or not are_texts or status not in get_args(_Said):
         raise ValueError("of another form")
     reason = printable(reason[:LONGEST_REASON])
-    outputs = {
-        name: array.astype(object) if array.dtype.kind == "U" else array
-        for name, array in zip(names, arrays, strict=True)
-    }
+    items = iter(array.astype(object) if array.dtype.kind == "U" else array for array in arrays)
+    outputs = {name: next(items) if size is None else list(islice(items, size)) for name, size in counts}
     if status == "failed":
         reason = f"could not be run: onegru failed ({reason}), which is a bug in onegru"
     return RunResult(status, outputs, reason)

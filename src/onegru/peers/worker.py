@@ -46,10 +46,12 @@ def _answer(runtime: Runtime, subject: ModelUnderTest, inputs: Mapping[str, Any]
         reason = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
         is_misfit = isinstance(error, MisfitError)
         status = "differs" if is_misfit else "failed" if is_own_mistake(error) else "refuses"
-    tensors = {
-        name: as_text(np.asarray(value)) if value.dtype.kind in "OUST" else np.asarray(value)
-        for name, value in outputs.items()
-        if isinstance(value, np.ndarray | np.generic)
+    lists = {name: value if isinstance(value, list) else [value] for name, value in outputs.items()}
+    kept = {
+        name: [as_text(np.asarray(item)) if item.dtype.kind in "OUST" else np.asarray(item) for item in items]
+        for name, items in lists.items()
+        if all(isinstance(item, np.ndarray | np.generic) for item in items)
     }
-    head = {"status": status, "reason": reason, "outputs": list(tensors)}
-    write_answer(head, list(tensors.values()), name)
+    counts = [[name, len(kept[name]) if isinstance(outputs[name], list) else None] for name in kept]
+    head = {"status": status, "reason": reason, "outputs": counts}
+    write_answer(head, [item for items in kept.values() for item in items], name)

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from onegru.core.compare import largest_allowed, tolerance_of
+from onegru.core.compare import arrays_in, largest_allowed, tolerance_of
 from onegru.core.dtypes import Array
 from onegru.formats.graph import by_name
 from onegru.models.model import Model, traced
@@ -66,5 +64,6 @@ def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]
         return max(min(base, largest_allowed(array, base)) if base else 0.0, rounding.effect(name))
 
     return {
-        name: allowed(name, array) if isinstance(array, np.ndarray) else 0.0 for name, array in exact.items()
+        name: max((allowed(name, array) for array in arrays_in(output)), default=0.0)
+        for name, output in exact.items()
     }

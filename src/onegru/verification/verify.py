@@ -77,8 +77,8 @@ def verify(
         raise SpecError.of("nodes", "has no effect without against; remove it")
     chosen = chosen_runtimes(runtimes, precision)
     dims = check_random_inputs(inputs, dims, seed)
-    if tolerance is not None and not number("tolerance", tolerance) >= 0:
-        raise SpecError.of("tolerance", f"{tolerance}; must be at least 0")
+    if tolerance is not None and not 0 <= number("tolerance", tolerance) < float("inf"):
+        raise SpecError.of("tolerance", f"{tolerance}; must be at least 0 and finite")
     timeout = number("timeout", timeout)
     if not 0 < timeout < float("inf"):
         raise SpecError.of("timeout", f"{timeout}; must be above 0 and finite")
@@ -108,7 +108,12 @@ def verify(
     found = compare_runtimes(
         model, inputs, runtimes=chosen, tolerance=tolerance, timeout=timeout, progress=progress
     )
-    return replace(found, against=compared, input_dependent=must_move(model, inputs, drawn, seed))
+    found = replace(found, against=compared)
+    if found.agrees and found.steps == 0:
+        raise FormatError(
+            f"{model.path}: no GRU takes a step, {INCONCLUSIVE}; pass longer inputs (inputs, -i)"
+        )
+    return replace(found, input_dependent=must_move(model, inputs, drawn, seed))
 
 
 def must_move(model: Model, inputs: Mapping[str, Any], drawn: Collection[str], seed: int) -> int | None:
