@@ -357,3 +357,11 @@ def test_refusals(engine: Any) -> None:
     for dtype in (np.float64, np.float16):
         message = f"weight_storage: 'bfloat16'; must be None for a layer of {np.dtype(dtype).name}"
         refuse(message, make, dtype, **BOTH)
+
+
+def test_no_inputs() -> None:
+    """A layer without inputs computes only with its state and biases."""
+    native, reference = pair(make_gru(inputs=0))
+    X, h = np.zeros((3, 2, 0), f32), draw(1, 2, native.spec.hidden_size)
+    for one, other in zip(native(X, h), reference(X, h), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)

@@ -105,7 +105,8 @@ class RoundedMatrix:
         K, channels = self.w.shape
         blocks = -(-K // _BLOCK)
         padding = (0, blocks * _BLOCK - K)
-        rows = rounded_to_bfloat16(x.reshape(-1, K).astype(np.float32)).astype(np.float64)
+        count = int(np.prod(x.shape[:-1]))  # -1 is not possible for K = 0
+        rows = rounded_to_bfloat16(x.reshape(count, K).astype(np.float32)).astype(np.float64)
         inputs = np.pad(_flushed(rows), ((0, 0), padding)).reshape(len(rows), blocks, _BLOCK, 1)
         weights = np.pad(_flushed(self.w), (padding, (0, 0))).reshape(blocks, _BLOCK, channels)
         chains = np.zeros((2, len(rows), blocks, channels))

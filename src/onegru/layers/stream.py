@@ -145,6 +145,9 @@ class Stream(_native.Stepper):
     def run(self, X: ArrayLike, *, attention: ArrayLike | None = None, out: Array | None = None) -> Array:
         """Run the steps of X. An empty X leaves the state unchanged.
 
+        If a signal handler raises an exception, such as KeyboardInterrupt, the state is the one before or the
+        one after all steps. Set the state again before you continue.
+
         Args:
             X: [T, B, I], of the layer's type. Time comes first, regardless of the layer's layout.
             attention: [T, B] or [T, B, 1]; required if and only if the layer has attention.
