@@ -47,43 +47,6 @@ struct Buffer {
   static constexpr std::size_t kKept = 8 << 20;
 };
 
-// The memory for the calls of one thread.
-struct Workspace {
-  Buffer scratch;
-  std::vector<std::int32_t> order;
-  unsigned next_sweep_parity = 0;
-  bool is_in_use = false;
-};
-
-thread_local Workspace t_workspace;
-
-// Lends the thread's workspace, or a new one to a nested call, which a token's code may make.
-class WorkspaceLoan {
- public:
-  WorkspaceLoan() : lent_(&t_workspace) {
-    if (lent_->is_in_use) lent_ = (nested_ = std::make_unique<Workspace>()).get();
-    lent_->is_in_use = kIsReturned;
-  }
-  ~WorkspaceLoan() { lent_->is_in_use = false; }
-  WorkspaceLoan(const WorkspaceLoan&) = delete;
-  WorkspaceLoan& operator=(const WorkspaceLoan&) = delete;
-
-  bool is_nested() const { return nested_ != nullptr; }
-  Workspace& operator*() const { return *lent_; }
-
- private:
-  // WebAssembly has no exceptions: an error returns to JavaScript and skips all destructors. It has no tokens, so it
-  // has no nested calls.
-#if defined(__wasi__) && defined(ONEGRU_WEB)
-  static constexpr bool kIsReturned = false;
-#else
-  static constexpr bool kIsReturned = true;
-#endif
-
-  Workspace* lent_;
-  std::unique_ptr<Workspace> nested_;
-};
-
 // Decides from the previous calls of a thread whether to wake workers for a call below kFlopsToWake.
 class WakeHistory {
  public:
@@ -290,7 +253,55 @@ class Jobs {
   CallJob* jobs_[3] = {};
 };
 
-thread_local Jobs t_jobs;
+// The memory for the calls of one thread.
+struct Workspace {
+  Buffer scratch;
+  std::vector<std::int32_t> order;
+  Jobs jobs;
+  unsigned next_sweep_parity = 0;
+};
+
+// Whether the thread's workspace is lent or destroyed. It has no destructor, so it is valid until the thread ends.
+thread_local bool t_workspace_is_unavailable = false;
+
+struct WorkspaceOfThread : Workspace {
+  ~WorkspaceOfThread() { t_workspace_is_unavailable = true; }
+};
+thread_local WorkspaceOfThread t_workspace;
+
+// Lends the thread's workspace. Lends a new one to a nested call, which a token's code may make, and to a call that an
+// exit handler or a destructor makes after the thread's workspace was destroyed.
+class WorkspaceLoan {
+ public:
+  WorkspaceLoan() {
+    if (t_workspace_is_unavailable) {
+      lent_ = (new_ = std::make_unique<Workspace>()).get();
+    } else {
+      lent_ = &t_workspace;
+      t_workspace_is_unavailable = kIsReturned;
+    }
+  }
+  ~WorkspaceLoan() {
+    if (new_ == nullptr) t_workspace_is_unavailable = false;
+  }
+  WorkspaceLoan(const WorkspaceLoan&) = delete;
+  WorkspaceLoan& operator=(const WorkspaceLoan&) = delete;
+
+  bool is_new() const { return new_ != nullptr; }
+  Workspace& operator*() const { return *lent_; }
+
+ private:
+  // WebAssembly has no exceptions: an error returns to JavaScript and skips all destructors. It has no tokens, so it
+  // has no nested calls.
+#if defined(__wasi__) && defined(ONEGRU_WEB)
+  static constexpr bool kIsReturned = false;
+#else
+  static constexpr bool kIsReturned = true;
+#endif
+
+  Workspace* lent_;
+  std::unique_ptr<Workspace> new_;
+};
 
 std::size_t CallerBytes(const Packed& packed, const Plan& plan) {
   return ScratchPlan(ScratchOwner::kCaller, packed, ComputedSize(packed.spec().type), plan.rows_at_once,
@@ -397,7 +408,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     return t_pool_probe.IsDue() ? std::clamp<std::size_t>(pool->threads, 1, kMaxThreads) : 1;
   };
   // Helpers may be late, and they have no memory for saved gates.
-  const bool needs_one_thread = flops < kFlopsToShareCall || loan.is_nested() || call.gates.data != nullptr;
+  const bool needs_one_thread = flops < kFlopsToShareCall || loan.is_new() || call.gates.data != nullptr;
   const std::size_t allowed = needs_one_thread ? 1 : std::min(most(), UsefulThreads(flops));
   const Plan plan = MakePlan(*packed, call, allowed);
   if (plan.threads() == 1) {
@@ -406,7 +417,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     return RunSerially(*packed, call, plan, (*loan).order,
                        (*loan).scratch.AtLeast((plan.interleave_directions ? 2 : 1) * each), each);
   }
-  CallJob& job = t_jobs.Next();
+  CallJob& job = (*loan).jobs.Next();
   job.Prepare(packed, call, plan);
   if (pool != nullptr) {
     ForeignTasks tasks{job, call.token, plan.threads() - 1};

@@ -464,6 +464,19 @@ void CheckFirstCalls() {
   }
 }
 
+int CallAtExit(std::size_t threads) {
+  static const Layer& layer = *new Layer(MakeLayer({6, 24, 16, 24, 1}, true, ChosenTargetIndex()));
+  static const auto call = [] { return RunOnce(layer.problem, layer.packed); };
+  SetNumThreads(1);
+  static const Result& expected = *new Result(call());
+  SetNumThreads(threads);
+  std::atexit([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until helpers have left the previous call
+    if (!SameBits(call(), expected)) std::_Exit(1);
+  });
+  return !SameBits(call(), expected);
+}
+
 void CheckThreads(std::size_t target, std::size_t problems) {
   CheckCallers(target);
   CheckStalled(target, problems / 10);
