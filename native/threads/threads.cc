@@ -67,7 +67,8 @@ struct alignas(64) Worker {
       if (state.load(std::memory_order_acquire) == kInvited) {
         std::uint32_t expected = kInvited;
         if (state.compare_exchange_strong(expected, kAtWork, std::memory_order_acq_rel)) {
-          if (caller_cpu >= 0 && system::CurrentCpu() == caller_cpu) {  // moved there since
+          // The system may have moved this thread there since.
+          if (Uses(Heuristic::kCpuExclusion) && caller_cpu >= 0 && system::CurrentCpu() == caller_cpu) {
             cpu_exclusion.Begin(thread, caller_cpu);
             cpu_exclusion.End();
           }
