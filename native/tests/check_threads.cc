@@ -276,6 +276,26 @@ void CheckSpin() {
   Check(goes_on, "a short call does not wait");
 }
 
+// Checks small calls that leave sleeping workers asleep, and calls that follow closely and wake them.
+void CheckCallsThatWakeNone() {
+  const Layer layer = MakeLayer({6, 24, 16, 24, 1}, true, ChosenTargetIndex());
+  SetNumThreads(1);
+  const Result expected = RunOnce(layer.problem, layer.packed);
+  const auto is_same = [&] { return SameBits(RunOnce(layer.problem, layer.packed), expected); };
+  SetNumThreads(2);
+  bool good = is_same();  // starts a worker
+  const std::size_t before = g_events.left_asleep;
+  g_events.wakes_all = false;
+  for (std::size_t n = 0; n < 13 && g_events.left_asleep == before; ++n) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2 << n));
+    good = is_same() && good;
+  }
+  for (int n = 0; n < 10; ++n) good = is_same() && good;
+  g_events.wakes_all = true;
+  Check(good, "the same bits of calls that wake none");
+  Check(g_events.left_asleep != before, "a small call leaves a worker asleep");
+}
+
 // Checks the set-up of a worker that a real-time thread on one CPU starts. Runs in a child, which has no workers.
 void CheckNewWorker() {
   struct Look final : Job {
@@ -305,11 +325,6 @@ void CheckNewWorker() {
 
 // Checks that a fork waits for a helper in a window, so that no window is open in the child.
 void CheckForkDuringWindow() {
-  const Problem p = MakeProblem(LargeProblem(0));
-  SetNumThreads(2);
-  g_events.wakes_all = true;
-  RunOnce(p, Pack(p, ChosenTargetIndex()));  // the first invitation installs the fork handlers
-  g_events.wakes_all = false;
   for (std::size_t n = 0; n < 20; ++n) {
     std::atomic<bool> open{false}, half_written{false};
     std::thread helper([&] {
@@ -483,6 +498,7 @@ void CheckThreads(std::size_t target, std::size_t problems) {
   CheckForeignPools(target, problems / 10);
   CheckLargePools(target);
   CheckSpin();
+  CheckCallsThatWakeNone();
   CheckNewWorker();
   CheckMembers();
   CheckRoom();

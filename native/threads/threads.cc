@@ -240,7 +240,10 @@ Invitation::Invitation(Job& job, std::size_t count, bool wakes, std::chrono::nan
     Worker* const worker = pool->At(n);
     if (worker == nullptr) break;
     const bool asleep = worker->asleep.load(std::memory_order_relaxed);
-    if (asleep && !wakes) continue;
+    if (asleep && !wakes) {
+      ONEGRU_COUNT(left_asleep);
+      continue;
+    }
     std::uint32_t expected = kFree;
     if (!worker->state.compare_exchange_strong(expected, kReserved, std::memory_order_acquire)) continue;
     // The system may wake a thread on the CPU of its waker, and leave it there for milliseconds. There it waits, or
