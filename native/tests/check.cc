@@ -373,10 +373,10 @@ int Main(int argc, char** argv) {
                 problems / 4);
     std::printf("hash %016" PRIx64 "%s of %zu problems\n", common[has_fma]->of_float, without, problems);
   }
-  std::printf("helpers joined %zu epochs, were late in %zu, handed over %zu times, lost %zu shares\n",
-              g_events.joined.load(), g_events.late.load(), g_events.committed.load(), g_events.reclaimed.load());
+  std::printf("helpers joined %zu epochs, were late in %zu, closed %zu windows, lost %zu work items\n",
+              g_events.joined.load(), g_events.late.load(), g_events.windows_closed.load(), g_events.reclaimed.load());
   if (kHasThreads && problems >= 100) {  // otherwise the tests above would check nothing
-    Check(g_events.joined != 0 && g_events.late != 0 && g_events.committed != 0 && g_events.reclaimed != 0,
+    Check(g_events.joined != 0 && g_events.late != 0 && g_events.windows_closed != 0 && g_events.reclaimed != 0,
           "helpers of all kinds", problems, "all", 0);
   }
   CheckPool();

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -54,7 +53,7 @@ void CheckCallers(std::size_t target) {
 }
 
 // A caller uses fewer threads while the system often suspends it, and all threads afterwards.
-void CheckRoom() {
+void CheckPreemptionGovernor() {
   PreemptionGovernor governor;
   auto now = std::chrono::steady_clock::time_point{};
   std::size_t suspended = 0;
@@ -63,23 +62,24 @@ void CheckRoom() {
     suspended += times;
     return governor.UsableThreads(threads, now, [&] { return suspended; });
   };
-  const auto window = PreemptionGovernor::kWindow;
+  const auto interval = PreemptionGovernor::kInterval;
   Check(after(50, std::chrono::hours(24), 16) == 16, "ignores suspensions before the first call");
-  Check(after(PreemptionGovernor::kMinPreemptions - 1, window, 16) == 16, "ignores a few suspensions");
-  Check(after(50, window / 2, 16) == 16, "checks a window at its end");
-  Check(after(0, window, 16) == 15, "uses one thread less");
-  Check(after(50, window, 16) == 13 && after(50, window, 16) == 9 && after(50, window, 16) == 1, "uses one thread");
-  for (int n = 0; n < 20; ++n) Check(after(50, window, 16) == 1, "always uses the caller");
-  for (int n = 0; n < 12; ++n) after(0, window, 16);
-  Check(after(0, window, 16) == 16, "uses all threads again");
-  for (int n = 0; n < 20; ++n) after(50, window, 2);
-  Check(after(0, window, 2) == 1, "does not retry at once on a busy machine");
-  Check(after(1, 10 * window, 2) == 2, "forgets suspensions after a pause");
-  for (int n = 0; n < 20; ++n) after(50, window, 2);
+  Check(after(PreemptionGovernor::kMinPreemptions - 1, interval, 16) == 16, "ignores a few suspensions");
+  Check(after(50, interval / 2, 16) == 16, "checks an interval at its end");
+  Check(after(0, interval, 16) == 15, "uses one thread less");
+  Check(after(50, interval, 16) == 13 && after(50, interval, 16) == 9 && after(50, interval, 16) == 1,
+        "uses one thread");
+  for (int n = 0; n < 20; ++n) Check(after(50, interval, 16) == 1, "always uses the caller");
+  for (int n = 0; n < 12; ++n) after(0, interval, 16);
+  Check(after(0, interval, 16) == 16, "uses all threads again");
+  for (int n = 0; n < 20; ++n) after(50, interval, 2);
+  Check(after(0, interval, 2) == 1, "does not retry at once on a busy machine");
+  Check(after(1, 10 * interval, 2) == 2, "forgets suspensions after a pause");
+  for (int n = 0; n < 20; ++n) after(50, interval, 2);
   Check(after(0, std::chrono::hours(24), 2) == 2, "forgets them after a long pause");
-  for (int n = 0; n < 20; ++n) after(50, window, 2);
+  for (int n = 0; n < 20; ++n) after(50, interval, 2);
   suspended = 0;
-  Check(after(0, 10 * window, 2) == 2, "counts from zero in the child of a fork");
+  Check(after(0, 10 * interval, 2) == 2, "counts from zero in the child of a fork");
 }
 
 // --- helpers that the system suspends
@@ -140,33 +140,15 @@ void CheckStalled(std::size_t target, std::size_t problems) {
   }
 }
 
-struct Shape {
-  std::size_t T, B, I, H, D;
-};
-
 struct Layer {
   Problem problem;
   std::shared_ptr<const Packed> packed;
 };
 
 Layer MakeLayer(const Shape& shape, bool linear_before_reset, std::size_t target) {
-  const auto& [T, B, I, H, D] = shape;
-  Layer layer;
-  Problem& p = layer.problem;
-  Random random(H);
-  p.spec.I = I, p.spec.H = H, p.spec.D = D, p.spec.reversed[1] = true;
-  p.spec.type = p.spec.storage = ElementType::kFloat32, p.spec.planes = 1;
-  p.spec.linear_before_reset = linear_before_reset;
-  p.spec.clip = HUGE_VAL;
-  for (std::size_t d = 0; d < 2; ++d) p.spec.f[d].function = Function::kSigmoid, p.spec.g[d].function = Function::kTanh;
-  p.T = T, p.B = B;
-  for (auto [to, count] :
-       {std::pair{&p.W, D * 3 * H * I}, std::pair{&p.R, D * 3 * H * H}, std::pair{&p.bias, D * 6 * H}}) {
-    for (std::size_t i = 0; i < count; ++i) to->push_back(Rounded(ElementType::kFloat32, 0.1 * random.Unit()));
-  }
-  p.X.Make(ElementType::kFloat32, T, 1, B, I);
-  p.X.Fill(random, 1);
-  layer.packed = Pack(p, target);
+  Random random(shape.H);
+  Layer layer{MakeUsualProblem(shape, linear_before_reset, random), nullptr};
+  layer.packed = Pack(layer.problem, target);
   return layer;
 }
 
@@ -254,7 +236,7 @@ struct NoWork final : Job {
 
 // Checks that a long call waits for a sleeping helper, and a short call does not. On a busy machine, a helper takes
 // seconds to fall asleep, because it first yields to other threads.
-void CheckSpin() {
+void CheckWaitForSleepingWorker() {
   bool waits = false, goes_on = false;
   for (std::size_t n = 0; n < 26 && !(waits && goes_on); ++n) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2 << n / 2));
@@ -497,11 +479,11 @@ void CheckThreads(std::size_t target, std::size_t problems) {
   CheckStalled(target, problems / 10);
   CheckForeignPools(target, problems / 10);
   CheckLargePools(target);
-  CheckSpin();
+  CheckWaitForSleepingWorker();
   CheckCallsThatWakeNone();
   CheckNewWorker();
   CheckMembers();
-  CheckRoom();
+  CheckPreemptionGovernor();
   CheckForkDuringWindow();
 }
 
