@@ -47,7 +47,7 @@ struct alignas(64) Worker {
   std::atomic<std::uint32_t> wake_count{0};  // increased to wake the worker
   std::atomic<bool> asleep{false};
   std::atomic<int> thread{0};
-  // Written by the caller that has reserved the worker. The worker at work also writes missed_invitations, and it ends
+  // Written by the caller that has reserved the worker. The worker at work also writes missed_invitations. Both change
   // cpu_exclusion, which has its own synchronization.
   Job* job = nullptr;
   int caller_cpu = -1;
