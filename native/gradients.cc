@@ -36,8 +36,8 @@ std::size_t StepsOf(const GradientCall& call) {
 // tasks of a stage can run in parallel, also with those of the other direction.
 class Direction {
  public:
-  // shares: the most tasks of a stage.
-  Direction(const Packed& packed, const GradientCall& call, std::size_t d, std::size_t shares)
+  // most_tasks: of a stage.
+  Direction(const Packed& packed, const GradientCall& call, std::size_t d, std::size_t most_tasks)
       : packed_(packed),
         call_(call),
         spec_(packed.spec()),
@@ -47,7 +47,7 @@ class Direction {
         lanes_(kernel_.lanes),
         h_(Padded(spec_.H)),
         x_(Padded(spec_.I)),
-        shares_(shares) {
+        most_tasks_(most_tasks) {
     order_.resize(call.B);
     std::iota(order_.begin(), order_.end(), 0);
     if (call.lengths != nullptr) {
@@ -94,7 +94,7 @@ class Direction {
   std::size_t weight_tasks() const {
     const auto& by = call_.by[d_];
     const bool wanted = by.W != nullptr || by.R != nullptr || by.Wb != nullptr || by.Rb != nullptr;
-    return wanted ? std::min(panels(), shares_) : 0;
+    return wanted ? std::min(panels(), most_tasks_) : 0;
   }
   void RunWeights(std::size_t i) const {
     const std::size_t tasks = weight_tasks();
@@ -143,7 +143,7 @@ class Direction {
     chunk_.begin = 0;
     chunk_.end = chunk_steps_;
     const bool after = spec_.linear_before_reset;
-    groups_ = std::min(shares_, call_.B);
+    groups_ = std::min(most_tasks_, call_.B);
     // The stages run one after the other, so they share this memory.
     scratch_size_ = std::max(kernel_.scratch_size(chunk_, (call_.B + groups_ - 1) / groups_),
                              RoundUpTo(kLine, kernel_.weights_scratch_size(chunk_, chunk_rows_)));
@@ -158,7 +158,7 @@ class Direction {
     const std::size_t by_x = layout.Reserve(call_.dX.data == nullptr ? 0 : kernel_.packed_size(3 * h_, spec_.I));
     const std::size_t by_rh = layout.Reserve(after ? 0 : kernel_.packed_size(h_, spec_.H));
     const std::size_t dW = layout.Reserve(3 * h_ * x_ * size_), dR = layout.Reserve(3 * h_ * h_ * size_);
-    const std::size_t dB = layout.Reserve(4 * h_ * size_), scratch = layout.Reserve(shares_ * scratch_size_);
+    const std::size_t dB = layout.Reserve(4 * h_ * size_), scratch = layout.Reserve(most_tasks_ * scratch_size_);
     memory_ = AllocatePooled(layout.bytes + 256);  // loads of full vectors may read past the end
     unsigned char* const base = memory_.get();
     chunk_.x = base + x;
@@ -199,7 +199,7 @@ class Direction {
   const GradientCall& call_;
   const Spec& spec_;
   const GradientKernel& kernel_;
-  const std::size_t d_, size_, lanes_, h_, x_, shares_;
+  const std::size_t d_, size_, lanes_, h_, x_, most_tasks_;
   std::vector<std::int32_t> order_;
   std::vector<std::size_t> active_, first_;
   std::vector<void*> gates_;
@@ -224,8 +224,8 @@ void RunTogether(Direction& first, Direction* second, std::size_t threads) {
   }
 }
 
-// Returns the number of shares per direction that keeps all threads busy with both.
-std::size_t SharesOfBoth(std::size_t threads) { return threads % 2 == 0 ? threads / 2 : threads; }
+// Returns the number of tasks per direction that keeps all threads busy with both.
+std::size_t TasksOfEach(std::size_t threads) { return threads % 2 == 0 ? threads / 2 : threads; }
 
 template <class C>
 void RunBoth(const Packed& packed, const GradientCall& call, std::size_t threads) {
@@ -233,7 +233,7 @@ void RunBoth(const Packed& packed, const GradientCall& call, std::size_t threads
   std::optional<OwnRows<C>> dX, d_attention;
   if (call.dX.data != nullptr) dX.emplace(call.T, call.B, packed.spec().I, &of_second.dX);
   if (call.d_attention.data != nullptr) d_attention.emplace(call.T, call.B, 1, &of_second.d_attention);
-  Direction first(packed, call, 0, SharesOfBoth(threads)), second(packed, of_second, 1, SharesOfBoth(threads));
+  Direction first(packed, call, 0, TasksOfEach(threads)), second(packed, of_second, 1, TasksOfEach(threads));
   RunTogether(first, &second, threads);
   first.Finish();
   second.Finish();
@@ -247,7 +247,7 @@ void RunSaving(const std::shared_ptr<const Packed>& packed, const Call& call) {
   const std::size_t threads = Flops(packed->spec(), call) < kFlopsToShare ? 1 : UncontendedThreads();
   const std::size_t directions = threads == 1 ? 1 : packed->spec().D;
   const std::size_t groups =
-      std::min(directions == 1 ? threads : SharesOfBoth(threads), std::max<std::size_t>(call.B, 1));
+      std::min(directions == 1 ? threads : TasksOfEach(threads), std::max<std::size_t>(call.B, 1));
   ForEach(directions * groups, threads, [&](std::size_t i) {
     const std::size_t group = i / directions, begin = call.B * group / groups;
     Call part = call;

@@ -94,6 +94,11 @@ inline std::uint32_t FloatModeOf(const Spec& spec) {
   return spec.rounds_inputs ? kFlushingFloatMode : kDefaultFloatMode;
 }
 
+// The number of buffers for states. A late member may write one step ahead of the leader, so an epoch has more.
+inline constexpr std::size_t kStateBuffers = 2, kStateBuffersOfEpoch = 4;
+// A pipelined projection keeps the attention scores of this many chunks, of kAheadRows rows each.
+inline constexpr std::size_t kPipelinedScoreChunks = 4;
+
 // The owner of scratch memory.
 enum class ScratchOwner {
   kCaller,  // leads, and may access the caller's memory
@@ -102,7 +107,7 @@ enum class ScratchOwner {
   kMember,  // of one member
 };
 
-// The parts of scratch memory, as byte offsets.
+// The arrays in the scratch memory of one owner, as byte offsets. CallScratch (plan.h) is the memory of all owners.
 struct ScratchPlan {
   std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, x_converted, h_converted, sums, y, states, bytes;
 
@@ -117,7 +122,7 @@ struct ScratchPlan {
     const std::size_t chunks = 2 * x_rows_at_once;  // the current chunk and the next
     MemoryLayout layout;
     const auto reserve = [&](bool is_wanted, std::size_t size) { return layout.Reserve(is_wanted ? size : 0); };
-    h = reserve(steps, (own ? 2 : 4) * rows_at_once * row);
+    h = reserve(steps, (own ? kStateBuffers : kStateBuffersOfEpoch) * rows_at_once * row);
     rh = reserve(steps, before * rows_at_once * row);
     z = reserve(steps, before * rows_at_once * row);
     xp = reserve(steps, x_rows_at_once * 3 * row);

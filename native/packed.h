@@ -41,7 +41,7 @@ inline constexpr std::size_t kAlignment = 128;
 // Returns zeroed, aligned memory.
 AlignedBytes AllocateAligned(std::size_t bytes);
 
-// Divides one allocation among aligned arrays.
+// Adds up the sizes of aligned arrays that are parts of one allocation.
 struct MemoryLayout {
   std::size_t bytes = 0;
 

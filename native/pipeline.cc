@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <thread>
 
 #include "native/float_mode.h"
 #include "native/plan.h"

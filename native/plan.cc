@@ -203,7 +203,7 @@ WorkItem WorkItemOf(const Packed& packed, const Call& call, const Plan& plan, co
   return item;
 }
 
-Scratch::Scratch(const Packed& packed, const Plan& plan) {
+CallScratch::CallScratch(const Packed& packed, const Plan& plan) {
   const auto bytes_of = [&](ScratchOwner owner) {
     return ScratchPlan(owner, packed, ComputedSize(packed.spec().type), plan.rows_at_once, plan.x_rows_at_once).bytes;
   };
@@ -235,13 +235,13 @@ Call LongestCall(std::size_t rows) {
 std::size_t ScratchBound(const Packed& packed, std::size_t B, std::size_t most_threads) {
   std::size_t most = 0;
   for (std::size_t threads = 1; threads <= most_threads; ++threads) {
-    most = std::max(most, Scratch(packed, MakePlan(packed, LongestCall(B), threads)).bytes);
+    most = std::max(most, CallScratch(packed, MakePlan(packed, LongestCall(B), threads)).bytes);
   }
   return most;
 }
 
 std::size_t StreamScratchBound(const Packed& packed, std::size_t rows) {
-  const auto bytes = [&](std::size_t n) { return Scratch(packed, MakeStreamPlan(packed, LongestCall(n))).bytes; };
+  const auto bytes = [&](std::size_t n) { return CallScratch(packed, MakeStreamPlan(packed, LongestCall(n))).bytes; };
   std::size_t most = bytes(rows);
   // A call with fewer rows may process more of them at once: all of 64, but half of 70.
   for (std::size_t n = std::min(rows, kMaxRowsAtOnce); n > 0; --n) most = std::max(most, bytes(n));

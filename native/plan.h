@@ -30,7 +30,7 @@ std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call);
 struct Plan {
   std::size_t directions;  // the number of directions that run in parallel
   std::size_t row_groups;  // the number of groups of rows
-  std::size_t members;     // the number of threads that may split the units of an item
+  std::size_t members;     // the number of threads, with the leader, that may split the units of an item
   std::size_t rows_at_once;
   std::size_t x_rows_at_once;
   bool interleave_directions;    // one thread computes both directions, alternating step by step
@@ -59,13 +59,14 @@ void OrderByLength(const Call& call, std::vector<std::int32_t>& order);
 WorkItem WorkItemOf(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
                     std::size_t index, unsigned char* scratch);
 
-// The sizes of a call's scratch memory.
-struct Scratch {
+// The scratch memory of a whole call: its size for each owner, and the number of owners. ScratchPlan has the arrays of
+// one owner.
+struct CallScratch {
   std::size_t caller, helper, epoch, member;  // bytes of each
   std::size_t helpers, crews, epochs, seats;  // the number of each
   std::size_t bytes;
 
-  Scratch(const Packed& packed, const Plan& plan);
+  CallScratch(const Packed& packed, const Plan& plan);
 };
 
 }  // namespace onegru

@@ -1,4 +1,4 @@
-// Runs a call with one or several threads. Threads claim their shares of the plan when they join (team.h).
+// Runs a call with one or several threads. Threads claim work items when they join (team.h).
 
 #include <algorithm>
 #include <atomic>
@@ -47,43 +47,6 @@ struct Buffer {
   static constexpr std::size_t kKept = 8 << 20;
 };
 
-// The memory for the calls of one thread.
-struct Workspace {
-  Buffer scratch;
-  std::vector<std::int32_t> order;
-  unsigned next_sweep_parity = 0;
-  bool is_in_use = false;
-};
-
-thread_local Workspace t_workspace;
-
-// Lends the thread's workspace, or a new one to a nested call, which a token's code may make.
-class WorkspaceLoan {
- public:
-  WorkspaceLoan() : lent_(&t_workspace) {
-    if (lent_->is_in_use) lent_ = (nested_ = std::make_unique<Workspace>()).get();
-    lent_->is_in_use = kIsReturned;
-  }
-  ~WorkspaceLoan() { lent_->is_in_use = false; }
-  WorkspaceLoan(const WorkspaceLoan&) = delete;
-  WorkspaceLoan& operator=(const WorkspaceLoan&) = delete;
-
-  bool is_nested() const { return nested_ != nullptr; }
-  Workspace& operator*() const { return *lent_; }
-
- private:
-  // WebAssembly has no exceptions: an error returns to JavaScript and skips all destructors. It has no tokens, so it
-  // has no nested calls.
-#if defined(__wasi__) && defined(ONEGRU_WEB)
-  static constexpr bool kIsReturned = false;
-#else
-  static constexpr bool kIsReturned = true;
-#endif
-
-  Workspace* lent_;
-  std::unique_ptr<Workspace> nested_;
-};
-
 // Decides from the previous calls of a thread whether to wake workers for a call below kFlopsToWake.
 class WakeHistory {
  public:
@@ -118,7 +81,7 @@ class CallJob final : public Job {
       lengths_.assign(call.lengths, call.lengths + call.B);
       call_.lengths = lengths_.data();
     }
-    const Scratch scratch(*packed, plan);
+    const CallScratch scratch(*packed, plan);
     next_scratch_ = scratch_.AtLeast(scratch.bytes);
     caller_ = Reserve(1, scratch.caller);
     helpers_ = Reserve(scratch.helpers, helper_bytes_ = scratch.helper);
@@ -127,23 +90,23 @@ class CallJob final : public Job {
       crews_[i].Reset(scratch.seats, plan.members, scratch.epochs, Reserve(scratch.epochs, scratch.epoch),
                       scratch.epoch);
     }
-    shares_ = packed->spec().D * plan.row_groups;
-    ONEGRU_REQUIRE(shares_ <= std::size(claims_) && scratch.crews <= std::size(crews_));
-    for (std::size_t i = 0; i < shares_; ++i) claims_[i].Reset();
+    item_count_ = packed->spec().D * plan.row_groups;
+    ONEGRU_REQUIRE(item_count_ <= std::size(claims_) && scratch.crews <= std::size(crews_));
+    for (std::size_t i = 0; i < item_count_; ++i) claims_[i].Reset();
     next_seat_.store(0, std::memory_order_relaxed);
     closed_.store(false, std::memory_order_relaxed);
     packed_ = packed;  // last, because an exception before this must not keep the layer alive
     inside_.store(1, std::memory_order_release);
   }
 
-  // Runs all shares that no helper claims. Waits for `expected_helpers` helpers, for at most `wait_budget`. `token` may
+  // Runs all items that no helper claims. Waits for `expected_helpers` helpers, for at most `wait_budget`. `token` may
   // cancel the call.
   void Lead(std::size_t expected_helpers, std::chrono::nanoseconds wait_budget, CancellationToken* token) {
     Call call = call_;
     call.token = token;
     const auto begin = std::chrono::steady_clock::now();
     std::size_t done = 0;
-    for (std::size_t i = 0; i < shares_; ++i) {
+    for (std::size_t i = 0; i < item_count_; ++i) {
       if (!claims_[i].TryClaimForCaller()) continue;
       WorkItem item = WorkItemOf(*packed_, call, plan_, order_, i, caller_);
       if (plan_.members > 1) {
@@ -156,7 +119,7 @@ class CallJob final : public Job {
     }
     const std::chrono::nanoseconds each = (std::chrono::steady_clock::now() - begin) / done;
     const std::size_t chunks = 1 + call_.B / plan_.row_groups * call_.T / plan_.x_rows_at_once;
-    for (std::size_t i = 0; i < shares_; ++i) AwaitOrReclaim(call, i, kMinSpin + each / chunks);
+    for (std::size_t i = 0; i < item_count_; ++i) AwaitOrReclaim(call, i, kMinWaitForHelper + each / chunks);
     closed_.store(true, std::memory_order_release);
     if (plan_.members > 1) {
       for (Crew& crew : crews_) crew.Close();
@@ -178,7 +141,7 @@ class CallJob final : public Job {
   }
 
  private:
-  static constexpr std::chrono::nanoseconds kMinSpin{10000};
+  static constexpr std::chrono::nanoseconds kMinWaitForHelper{10000};
 
   // Returns false if all threads have left, because the layer may then have been freed.
   bool Enter() {
@@ -197,7 +160,7 @@ class CallJob final : public Job {
     const std::size_t seat = next_seat_.fetch_add(1, std::memory_order_relaxed);
     while (!plan_.directions_sequentially && !closed_.load(std::memory_order_acquire)) {
       const std::size_t mine = ClaimOne();
-      if (mine == shares_) break;
+      if (mine == item_count_) break;
       WorkItem item = WorkItemOf(*packed_, call_, plan_, order_, mine, helpers_ + (mine - 1) * helper_bytes_);
       item.claim = &claims_[mine];
       if (plan_.members > 1) item.crew = &crews_[item.d];
@@ -205,8 +168,8 @@ class CallJob final : public Job {
       if (!claims_[mine].IsDone()) return;
     }
     if (plan_.members == 1) return;
-    for (std::size_t i = 0; i < shares_; ++i) {
-      const std::size_t d = plan_.directions_sequentially ? i : (seat + 1 + i) % shares_;
+    for (std::size_t i = 0; i < item_count_; ++i) {
+      const std::size_t d = plan_.directions_sequentially ? i : (seat + 1 + i) % item_count_;
       const WorkItem item = WorkItemOf(*packed_, call_, plan_, order_, d, nullptr);
       crews_[d].JoinEpochsUntilClosed(seat, [&](Epoch& epoch, std::size_t member) {
         KernelOf(*packed_).join(item, epoch, member, members_ + seat * member_bytes_);
@@ -222,10 +185,10 @@ class CallJob final : public Job {
 
   // Claims the last free item, because the caller begins with the first.
   std::size_t ClaimOne() {
-    for (std::size_t i = shares_; i-- > 1;) {
+    for (std::size_t i = item_count_; i-- > 1;) {
       if (claims_[i].TryClaimForHelper()) return i;
     }
-    return shares_;
+    return item_count_;
   }
 
   // Waits for a helper as long as it closes a window within `most`. Otherwise reclaims its item and runs the rest.
@@ -259,7 +222,7 @@ class CallJob final : public Job {
   unsigned char* helpers_ = nullptr;
   unsigned char* members_ = nullptr;
   std::size_t helper_bytes_ = 0, member_bytes_ = 0;
-  std::size_t shares_ = 0;
+  std::size_t item_count_ = 0;
   Claim claims_[2 * kMaxThreads];
   Crew crews_[2];
   std::atomic<std::size_t> next_seat_{0};
@@ -290,7 +253,55 @@ class Jobs {
   CallJob* jobs_[3] = {};
 };
 
-thread_local Jobs t_jobs;
+// The memory for the calls of one thread.
+struct Workspace {
+  Buffer scratch;
+  std::vector<std::int32_t> order;
+  Jobs jobs;
+  unsigned next_sweep_parity = 0;
+};
+
+// Whether the thread's workspace is lent or destroyed. It has no destructor, so it is valid until the thread ends.
+thread_local bool t_workspace_is_unavailable = false;
+
+struct WorkspaceOfThread : Workspace {
+  ~WorkspaceOfThread() { t_workspace_is_unavailable = true; }
+};
+thread_local WorkspaceOfThread t_workspace;
+
+// Lends the thread's workspace. Lends a new one to a nested call, which a token's code may make, and to a call that an
+// exit handler or a destructor makes after the thread's workspace was destroyed.
+class WorkspaceLoan {
+ public:
+  WorkspaceLoan() {
+    if (t_workspace_is_unavailable) {
+      lent_ = (new_ = std::make_unique<Workspace>()).get();
+    } else {
+      lent_ = &t_workspace;
+      t_workspace_is_unavailable = kIsReturned;
+    }
+  }
+  ~WorkspaceLoan() {
+    if (new_ == nullptr) t_workspace_is_unavailable = false;
+  }
+  WorkspaceLoan(const WorkspaceLoan&) = delete;
+  WorkspaceLoan& operator=(const WorkspaceLoan&) = delete;
+
+  bool is_new() const { return new_ != nullptr; }
+  Workspace& operator*() const { return *lent_; }
+
+ private:
+  // WebAssembly has no exceptions: an error returns to JavaScript and skips all destructors. It has no tokens, so it
+  // has no nested calls.
+#if defined(__wasi__) && defined(ONEGRU_WEB)
+  static constexpr bool kIsReturned = false;
+#else
+  static constexpr bool kIsReturned = true;
+#endif
+
+  Workspace* lent_;
+  std::unique_ptr<Workspace> new_;
+};
 
 std::size_t CallerBytes(const Packed& packed, const Plan& plan) {
   return ScratchPlan(ScratchOwner::kCaller, packed, ComputedSize(packed.spec().type), plan.rows_at_once,
@@ -397,7 +408,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     return t_pool_probe.IsDue() ? std::clamp<std::size_t>(pool->threads, 1, kMaxThreads) : 1;
   };
   // Helpers may be late, and they have no memory for saved gates.
-  const bool needs_one_thread = flops < kFlopsToShareCall || loan.is_nested() || call.gates.data != nullptr;
+  const bool needs_one_thread = flops < kFlopsToShareCall || loan.is_new() || call.gates.data != nullptr;
   const std::size_t allowed = needs_one_thread ? 1 : std::min(most(), UsefulThreads(flops));
   const Plan plan = MakePlan(*packed, call, allowed);
   if (plan.threads() == 1) {
@@ -406,7 +417,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     return RunSerially(*packed, call, plan, (*loan).order,
                        (*loan).scratch.AtLeast((plan.interleave_directions ? 2 : 1) * each), each);
   }
-  CallJob& job = t_jobs.Next();
+  CallJob& job = (*loan).jobs.Next();
   job.Prepare(packed, call, plan);
   if (pool != nullptr) {
     ForeignTasks tasks{job, call.token, plan.threads() - 1};

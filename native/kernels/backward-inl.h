@@ -20,7 +20,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "hwy/highway.h"

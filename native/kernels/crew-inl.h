@@ -19,9 +19,9 @@ namespace onegru {
 namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 
-// A thread's place in its current epoch, if scratch is shared; `s` is that thread's state.
+// A thread's membership in its current epoch, if it is in one. The leader is member 0. `s` is the thread's state.
 template <class C, class S>
-class Crewed {
+class Membership {
  public:
   // Enters an epoch, as a member.
   void Join(ItemState<C, S>& s, Epoch& epoch, size_t member) {
@@ -46,7 +46,7 @@ class Crewed {
   // `wait_budget`. Returns false if the caller has reclaimed the item.
   bool Regroup(ItemState<C, S>& s, size_t expected_helpers, std::chrono::nanoseconds wait_budget = kGatherTimeout) {
     Crew& crew = *s.item.crew;
-    if (!s.handover.Commit(s, s.y)) return false;
+    if (!s.handover.CommitInWindow(s, s.y)) return false;
     End(s);
     for (SpinDeadline waiting(wait_budget); crew.waiting() < expected_helpers && waiting.Wait();) {
     }
@@ -66,7 +66,7 @@ class Crewed {
       meetings_ = 0;
       crew.Start();
     }
-    s.handover.Close();
+    s.handover.CloseWindow();
     return true;
   }
 
@@ -75,7 +75,7 @@ class Crewed {
     if (!s.IsShared()) return true;
     if (!s.IsLeader()) return epoch_->ArriveAndWait(member_);
     ++meetings_;
-    return epoch_->ArriveAndWaitAsLeader([&] { return MaxSpin(s); });
+    return epoch_->ArriveAndWaitAsLeader([&] { return MaxWaitForMember(s); });
   }
 
   // Reads the inputs of the next chunk for all members, as the leader, before the barrier at the end of this chunk.
@@ -88,10 +88,10 @@ class Crewed {
     size_t step = s.in.chunk_end;
     if (s.in.IsPipelined()) step = HWY_MIN(step + kAheadRows, s.steps);
     if (step == s.steps) return true;
-    if (!s.handover.Open()) return false;
+    if (!s.handover.OpenWindow()) return false;
     // in.chunk is already the next chunk; a pipelined projection needs the chunk after it.
     s.in.Gather(s, step, s.in.IsPipelined() ? s.in.chunk + 1 : s.in.chunk, true);
-    s.handover.Close();
+    s.handover.CloseWindow();
     return true;
   }
 
@@ -102,19 +102,21 @@ class Crewed {
  private:
   bool EpochEnds(const ItemState<C, S>& s) const { return epoch_->end_step.load(std::memory_order_relaxed) == s.step; }
 
-  // A member is late if it takes twice as long as the mean step so far.
-  std::chrono::nanoseconds MaxSpin(const ItemState<C, S>& s) const {
+  // Returns how long to wait before a member is late: twice the mean time from barrier to barrier, but no longer than a
+  // slow thread takes for the step. Before this mean is known, and in the first step of a chunk, which takes longer
+  // than the others, it returns the time of a slow thread.
+  std::chrono::nanoseconds MaxWaitForMember(const ItemState<C, S>& s) const {
     const double each_row = 6.0 * static_cast<double>(s.spec.H) / static_cast<double>(s.members);
     double flops = each_row * static_cast<double>(s.spec.H * s.active);
     if (s.in.is_first_of_chunk)
       flops += each_row * static_cast<double>(s.spec.I * HWY_MAX(s.in.x_count, 2 * kAheadRows));
-    const auto slow = kMinSpin + std::chrono::nanoseconds(static_cast<std::int64_t>(flops / kSlowGigaflops));
+    const auto slow = kMinWaitForMember + std::chrono::nanoseconds(static_cast<std::int64_t>(flops / kSlowGigaflops));
     if (s.in.is_first_of_chunk || meetings_ < kMeetingsToKnow) return slow;
     const auto each = (std::chrono::steady_clock::now() - began_) / meetings_;
-    return std::min<std::chrono::nanoseconds>(slow, kMinSpin + 2 * each);
+    return std::min<std::chrono::nanoseconds>(slow, kMinWaitForMember + 2 * each);
   }
 
-  static constexpr std::chrono::nanoseconds kMinSpin{4000};
+  static constexpr std::chrono::nanoseconds kMinWaitForMember{4000};
   static constexpr double kSlowGigaflops = 15;  // of one thread that waits for memory
   static constexpr int kMeetingsToKnow = 16;
 

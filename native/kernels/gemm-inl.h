@@ -1,7 +1,5 @@
 // Products of many rows with a packed matrix, for the gradients. Included once for each SIMD target.
 
-#include <cstring>
-
 #include "hwy/highway.h"
 #include "native/kernels/product-inl.h"
 #include "native/kernels/sweep-inl.h"

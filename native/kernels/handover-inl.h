@@ -71,13 +71,15 @@ template <class C>
 struct Handover {
   explicit Handover(const RowView<C>& rows) : claim(rows.owner == ScratchOwner::kHelper ? rows.item.claim : nullptr) {}
 
-  bool Open() { return claim == nullptr || claim->Open(); }
-  void Close(bool done = false) {
-    if (claim != nullptr) claim->Close(done);
+  bool OpenWindow() { return claim == nullptr || claim->OpenWindow(); }
+  void CloseWindow(bool done = false) {
+    if (claim != nullptr) claim->CloseWindow(done);
   }
 
-  // Commits all steps before this one. The window stays open, for the inputs of the next chunk.
-  HWY_INLINE bool Commit(const RowView<C>& rows, RowsOfY<C>& y) { return claim == nullptr || CommitSteps(rows, y); }
+  // Opens a window and commits all steps before this one. The window stays open, for the inputs of the next chunk.
+  HWY_INLINE bool CommitInWindow(const RowView<C>& rows, RowsOfY<C>& y) {
+    return claim == nullptr || CommitSteps(rows, y);
+  }
 
   // Writes the last states, and zeros after the end of each row while poll() is true. Then commits the rows.
   template <class Poll>
@@ -100,7 +102,7 @@ struct Handover {
       if (call.Y.data == nullptr) continue;
       for (size_t t = length; t < call.T && poll(); ++t) std::memset(call.Y.at(t, d, rows.Row(slot)), 0, H * size);
     }
-    if (claim != nullptr) claim->Commit({rows.begin + rows.count, 0, nullptr});
+    if (claim != nullptr) claim->SetCheckpoint({rows.begin + rows.count, 0, nullptr});
   }
 
   Claim* const claim;
@@ -109,10 +111,10 @@ struct Handover {
 
  private:
   bool CommitSteps(const RowView<C>& rows, RowsOfY<C>& y) {
-    if (!Open()) return false;
+    if (!OpenWindow()) return false;
     WriteY(rows, y);
     if (rows.step != 0) rows.SaveStates(rows.step, states);
-    claim->Commit({rows.begin, rows.step, rows.step == 0 ? nullptr : states});
+    claim->SetCheckpoint({rows.begin, rows.step, rows.step == 0 ? nullptr : states});
     return true;
   }
 

@@ -24,7 +24,7 @@ enum class InputProjection {
   kFusedPerTile,   // in the step, before the product of each tile with R, so that a panel of W is read just before R's
   kFusedPerPanel,  // the same for more rows than a tile has: all rows of a panel before its tiles
   kPerStep,        // before each step: for one row, one panel and few inputs
-  kPipelined,      // for kAheadRows steps, during the products with h of the chunk before: for one row
+  kPipelined,      // for kAheadRows steps, during the products with h in the previous chunk: for one row
 };
 
 // Whether the input projection may be pipelined.
@@ -53,6 +53,7 @@ struct InputPipeline {
                             rows.spec.I <= kMaxInputsByStep && rows.steps > 1;
     mode = is_by_step ? InputProjection::kPerStep : is_ahead ? InputProjection::kPipelined : InputProjection::kChunked;
     most_rows = is_ahead ? kAheadRows : rows.item.x_rows_at_once;
+    ONEGRU_ASSERT(!is_ahead || kPipelinedScoreChunks * kAheadRows <= 2 * rows.item.x_rows_at_once);
     xp_row = is_ahead ? 3 * kLanesOf<C> : 3 * rows.padded;
     xp_panel = is_ahead ? kAheadRows * 3 * kLanesOf<C> : 3 * kLanesOf<C>;
     chunk = 0;
@@ -105,13 +106,13 @@ struct InputPipeline {
 
   // The first place of a chunk's rows of X in x_rows and x, which hold two chunks in turn.
   size_t Place(const RowView<C>& rows, size_t number) const {
-    return rows.IsShared() || IsPipelined() ? (number & 1) * most_rows : 0;
+    return rows.IsShared() || IsPipelined() ? number % 2 * most_rows : 0;
   }
 
   // The first place of a chunk's attention scores. With a pipelined projection, the X of a chunk is no longer needed
   // when its steps begin, and is overwritten while other members may still read the scores.
   size_t ScorePlace(const RowView<C>& rows, size_t number) const {
-    return IsPipelined() ? (number & 3) * most_rows : Place(rows, number);
+    return IsPipelined() ? number % kPipelinedScoreChunks * most_rows : Place(rows, number);
   }
 
   // Moves on by a step of this many rows.

@@ -43,7 +43,7 @@ inline constexpr size_t kMaxInputsWithoutAmx = 8;
 
 // The sums that AMX has computed, in int32 or, of bfloat16, in float32, for the rows and panels from `row` and `panel`
 // on, each row as [panel][gate][lane]; `from` is null if the tile must compute its own.
-struct Summed {
+struct AmxSums {
   const std::int32_t* from;
   size_t row, panel;
   size_t pitch;  // from a plane of a row to the next
@@ -110,7 +110,7 @@ struct StepState : RowView<C>, Cancellation {
   // Switches to the scratch of an epoch, as one of its members.
   void UseScratchOf(const Epoch& epoch, size_t member) {
     this->SelectPanels(member, epoch.members);
-    UseScratch(epoch.scratch, PlanOf(this->item, ScratchOwner::kEpoch), 4);
+    UseScratch(epoch.scratch, PlanOf(this->item, ScratchOwner::kEpoch), kStateBuffersOfEpoch);
   }
 
   RowsOfY<C> y;
@@ -155,14 +155,15 @@ struct StepState : RowView<C>, Cancellation {
 
   void UseOwnScratch(const ScratchPlan& plan) {
     this->SelectPanels(0, 1);
-    if (this->IsLeader()) UseScratch(own_, plan, 2);
+    if (this->IsLeader()) UseScratch(own_, plan, kStateBuffers);
   }
 
   // Keeps the states in `buffers` buffers, and the inputs, at these places.
   void UseScratch(unsigned char* base, const ScratchPlan& plan, size_t buffers) {
     const auto at = [&](size_t place) { return reinterpret_cast<C*>(base + place); };
     this->h_mask = buffers - 1;
-    for (size_t i = 0; i < 4; ++i) this->h[i] = at(plan.h) + i % buffers * this->item.rows_at_once * this->padded;
+    for (size_t i = 0; i < kStateBuffersOfEpoch; ++i)
+      this->h[i] = at(plan.h) + i % buffers * this->item.rows_at_once * this->padded;
     this->rh = at(plan.rh), this->z = at(plan.z);
     in.xp = at(plan.xp), in.attention = at(plan.attention), in.x = at(plan.x);
   }
@@ -195,7 +196,7 @@ struct ItemState : StepState<C> {
   bool used_amx = false;  // this thread may have configured tiles
   const bool may_use_amx = kHasAmx<S> && MayUseAmx(this->item.packed->target(), kIsRounded<S>) &&
                            this->spec.group == 0 && AmxCanMultiply(this->geometry, kIsRounded<S>);
-  Summed summed{};
+  AmxSums amx_sums{};
 };
 
 }  // namespace ONEGRU_ARITHMETIC

@@ -119,15 +119,15 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
       sums[r][v] = kInputOffset == 0 ? hn::Zero(di) : hn::LoadU(di, channels.correction + channel[v]);
     }
   }
-  const bool is_summed = kHasAmx<S> && s.summed.from != nullptr;
+  const bool is_summed = kHasAmx<S> && s.amx_sums.from != nullptr;
   if (is_summed) {
-    const std::int32_t* const from = s.summed.from + (tile.row - s.summed.row) * kPlanes * s.summed.pitch +
-                                     (tile.panel - s.summed.panel) * kGates * kLanes;
+    const std::int32_t* const from = s.amx_sums.from + (tile.row - s.amx_sums.row) * kPlanes * s.amx_sums.pitch +
+                                     (tile.panel - s.amx_sums.panel) * kGates * kLanes;
 #pragma GCC unroll 16
     for (size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
       for (size_t v = 0; v < kVectors; ++v) {
-        sums[r][v] = hn::Add(sums[r][v], hn::LoadU(di, from + r * s.summed.pitch + v * kLanes));
+        sums[r][v] = hn::Add(sums[r][v], hn::LoadU(di, from + r * s.amx_sums.pitch + v * kLanes));
       }
     }
   } else {
@@ -183,10 +183,10 @@ HWY_INLINE void AddRounded(ItemState<C, S>& s, const void* matrix, size_t K, con
   HWY_ALIGN C own[Tile::kRows * kVectors * kLanes];
   const C* sums = own;
   size_t pitch = kVectors * kLanes;
-  if (kHasAmx<S> && s.summed.from != nullptr) {
-    pitch = s.summed.pitch;
-    sums = reinterpret_cast<const C*>(s.summed.from) + (tile.row - s.summed.row) * pitch +
-           (tile.panel - s.summed.panel) * kGates * kLanesOf<C>;
+  if (kHasAmx<S> && s.amx_sums.from != nullptr) {
+    pitch = s.amx_sums.pitch;
+    sums = reinterpret_cast<const C*>(s.amx_sums.from) + (tile.row - s.amx_sums.row) * pitch +
+           (tile.panel - s.amx_sums.panel) * kGates * kLanesOf<C>;
   } else {
     const size_t stored = RoundUpTo(kBlock, K), stride = RoundedRow(K);
     const C* x[Tile::kRows];

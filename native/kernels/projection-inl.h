@@ -214,7 +214,7 @@ template <class C, class S>
 HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
   InputPipeline<C>& in = s.in;
   in.x_count = in.Gather(s, in.chunk_end, in.chunk, !s.IsShared());
-  s.handover.Close();
+  s.handover.CloseWindow();
   in.x_from = in.x_rows + in.Place(s, in.chunk);
   in.attention_step = in.attention + in.ScorePlace(s, in.chunk);
   in.xp_step = in.xp_to = in.xp;
@@ -240,7 +240,7 @@ void PrepareAhead(ItemState<C, S>& s) {
   size_t rows = first ? in.Gather(s, end, in.chunk, !s.IsShared()) : 0;
   in.chunk_end = end = HWY_MIN(s.step + kAheadRows, s.steps);
   const size_t next_rows = in.Gather(s, end, in.chunk + 1, !s.IsShared());
-  s.handover.Close();
+  s.handover.CloseWindow();
   in.attention_step = in.attention + in.ScorePlace(s, in.chunk);
   if (first) {
     in.xp_step = in.xp;

@@ -2,7 +2,9 @@
 //
 // C: the compute type.
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "hwy/highway.h"
 #include "native/kernel.h"
@@ -155,7 +157,8 @@ struct RowView {
   // Calls change(), which switches to other scratch, and copies the states there.
   template <class Change>
   void MoveStates(size_t step, Change&& change) {
-    C* const from[] = {h[0], h[1], h[2], h[3]};
+    C* from[kStateBuffersOfEpoch];
+    std::copy(std::begin(h), std::end(h), from);
     const size_t mask = h_mask;
     change();
     for (size_t slot = 0; slot < count; ++slot) {
@@ -179,10 +182,10 @@ struct RowView {
   size_t steps = 0;             // of the longest row
   size_t step = 0;              // the next step
   size_t active = 0;            // the number of rows that have this step
-  C* h[4];                      // the states [slot][padded]; before step i, h[i & h_mask]
-  size_t h_mask = 1;
-  C* rh;  // r∘h [slot][padded], reset before
-  C* z;   // z [slot][padded], reset before
+  C* h[kStateBuffersOfEpoch];   // the buffers of states [slot][padded]; h[t & h_mask] has the states before step t
+  size_t h_mask = kStateBuffers - 1;
+  C* rh;  // r∘h [slot][padded], only of layers with reset before
+  C* z;   // z [slot][padded], only of these layers
 };
 
 }  // namespace ONEGRU_ARITHMETIC

@@ -39,7 +39,7 @@ class Sequence {
     for (size_t begin = s_.item.from.begin; !s_.IsStopped() && Begin(begin); begin += s_.count) {
       while (Advance()) {
       }
-      crew_.End(s_);
+      membership_.End(s_);
       if (s_.step != s_.steps || !End()) return;
     }
   }
@@ -47,14 +47,14 @@ class Sequence {
   // Runs the steps of an epoch, as a member.
   void Join(Epoch& epoch, size_t member) {
     s_.SelectRows(epoch.begin);
-    crew_.Join(s_, epoch, member);
+    membership_.Join(s_, epoch, member);
     while (Advance()) {
     }
   }
 
   // Begins the rows from `begin` on. Call Advance until it returns false, then End.
   bool Begin(size_t begin) {
-    if (!s_.SelectRows(begin) || !s_.handover.Open()) return false;
+    if (!s_.SelectRows(begin) || !s_.handover.OpenWindow()) return false;
     s_.step = 0;
     if (begin == s_.item.from.begin && s_.item.from.states != nullptr) {
       s_.step = s_.item.from.step;
@@ -62,22 +62,23 @@ class Sequence {
     } else {
       s_.LoadInitialState();
     }
-    s_.handover.Close();
+    s_.handover.CloseWindow();
     s_.handover.committed_steps = s_.step;
     StartChunks(s_);
-    return s_.item.crew == nullptr || s_.steps == 0 || crew_.Regroup(s_, s_.item.expected_helpers, s_.item.wait_budget);
+    return s_.item.crew == nullptr || s_.steps == 0 ||
+           membership_.Regroup(s_, s_.item.expected_helpers, s_.item.wait_budget);
   }
 
   // Runs one step. Returns false if no step is left, another thread continues, or the call was cancelled.
   bool Advance() {
-    if (s_.step == s_.steps || !crew_.Admit(s_) || !PrepareInputs()) return false;
+    if (s_.step == s_.steps || !membership_.Admit(s_) || !PrepareInputs()) return false;
     if (s_.HasEndedRow()) {
       do --s_.active;
       while (s_.HasEndedRow());
       s_.y.ChooseWriter(s_);
     }
     // Without the leader and the late member.
-    if (!Step()) return s_.IsLeader() && crew_.Regroup(s_, s_.members - 2);
+    if (!Step()) return s_.IsLeader() && membership_.Regroup(s_, s_.members - 2);
     s_.in.PassStep(s_.active);
     s_.y.place += s_.active;
     ++s_.step;
@@ -86,10 +87,10 @@ class Sequence {
 
   // Completes the rows. Returns false if the caller has reclaimed the item.
   bool End() {
-    if (!s_.handover.Open()) return false;
+    if (!s_.handover.OpenWindow()) return false;
     s_.handover.Finish(s_, s_.y, [&] { return s_.PollCancel(1); });
     const bool done = s_.begin + s_.count == s_.item.rows;
-    s_.handover.Close(done);
+    s_.handover.CloseWindow(done);
     if (done && s_.item.crew != nullptr) s_.item.crew->Close();
     return true;
   }
@@ -107,7 +108,7 @@ class Sequence {
       if (s_.step % kStepsPerPoll == 0 && !s_.PollCancel(kStepsPerPoll)) return false;
       PrepareStep(s_);
     } else if (s_.step == s_.in.chunk_end) {
-      if (s_.IsStopped() || !s_.handover.Commit(s_, s_.y)) return false;
+      if (s_.IsStopped() || !s_.handover.CommitInWindow(s_, s_.y)) return false;
       PrepareNext(s_);
     }
     return true;
@@ -129,19 +130,20 @@ class Sequence {
       Compute<ResetAfterStages, kWithPipelined>(s_, h);
     } else {
       Compute<ResetBeforeGatesStages, kWithPipelined>(s_, h);
-      if (HWY_UNLIKELY(s_.IsShared()) && !crew_.ArriveAndWait(s_)) return false;
+      if (HWY_UNLIKELY(s_.IsShared()) && !membership_.ArriveAndWait(s_)) return false;
       // Now r∘h is complete.
       Compute<ResetBeforeStateStages, kWithPipelined>(s_, s_.rh);
     }
     if (HWY_UNLIKELY(s_.spec.flush_subnormals)) FlushStates(s_);
-    if (HWY_UNLIKELY(s_.IsShared()) && (!crew_.GatherInputsOfNextChunk(s_) || !crew_.ArriveAndWait(s_))) return false;
+    if (HWY_UNLIKELY(s_.IsShared()) && (!membership_.GatherInputsOfNextChunk(s_) || !membership_.ArriveAndWait(s_)))
+      return false;
     // Now the new state is complete.
     if (HWY_UNLIKELY(s_.y.by_row)) s_.y.WriteUnits(s_);
     return true;
   }
 
   ItemState<C, S> s_;
-  Crewed<C, S> crew_;
+  Membership<C, S> membership_;
 };
 
 // Sets the mode that the kernels compute in, and then the default again.

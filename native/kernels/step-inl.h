@@ -9,7 +9,6 @@
 //   h = (1 - z)∘n + z∘h
 
 #include <cmath>
-#include <limits>
 
 #include "hwy/highway.h"
 #include "native/kernels/activations-inl.h"

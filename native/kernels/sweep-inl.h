@@ -154,10 +154,10 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
       block.sum[0] = op.s.sums;
       block.sum[1] = op.s.sums + (kPlanes == 2 ? pitch : second * pitch);
       amx::Multiply(block);
-      op.s.summed = {op.s.sums, begin, panel, pitch};
+      op.s.amx_sums = {op.s.sums, begin, panel, pitch};
       for (size_t p = 0; p < count; ++p) SweepRows<1>(op, d, end, panel + p, FullWidth<D>(), row);
     }
-    op.s.summed = {};
+    op.s.amx_sums = {};
   }
 }
 

@@ -36,7 +36,7 @@ struct Tile {
   static constexpr size_t kRows = kRows_, kPanels = kPanels_, kGates = kGates_;
   using V = hn::Vec<D>;
 
-  // One row of one panel. With one gate, z, r and n are all n; with two gates, n is r.
+  // The sums of one row of one panel. With one gate, z, r and n are the same vector; with two gates, r and n are.
   struct At {
     static constexpr bool kIsOfOneRow = kRows_ == 1;
     V &z, &r, &n;

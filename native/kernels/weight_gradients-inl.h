@@ -1,7 +1,6 @@
 // The weight gradients: sums over rows and steps of products of dz, dr, dn, dq with x and h. Included once for each
 // SIMD target.
 
-#include <algorithm>
 #include <cstring>
 
 #include "hwy/highway.h"

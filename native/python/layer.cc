@@ -6,14 +6,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <memory>
 #include <stdexcept>
 #include <string>
-#include <tuple>
-#include <vector>
 
 #include "native/gradients.h"
 #include "native/kernel.h"

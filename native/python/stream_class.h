@@ -4,9 +4,6 @@
 #define ONEGRU_NATIVE_PYTHON_STREAM_CLASS_H_
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,18 +11,13 @@
 #include <cstring>
 #include <memory>
 #include <stdexcept>
-#include <string>
-#include <tuple>
 #include <vector>
 
-#include "native/gradients.h"
 #include "native/kernel.h"
 #include "native/python/arrays.h"
 #include "native/python/bindings.h"
-#include "native/python/run_from_python.h"
-#include "native/runtimes/graph_layers.h"
-#include "native/targets/targets.h"
 #include "native/python/layer_class.h"
+#include "native/python/run_from_python.h"
 
 namespace onegru {
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <optional>
 #include <stdexcept>
 #include <utility>
 

@@ -7,7 +7,6 @@
 #define ONEGRU_NATIVE_RUNTIMES_CONSTANT_WEIGHTS_H_
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>

@@ -103,7 +103,7 @@ const char* Run(const void* layer, const OnegruGraphCall* call_given) try {
       (given.element_size != SizeOf(spec.type) && given.element_size != 4) || (given.A != nullptr) != spec.attention) {
     return "the shapes or types of its inputs do not match its layer";
   }
-  thread_local std::vector<std::int64_t> lengths;
+  std::vector<std::int64_t> lengths;
   Call call{};
   call.T = given.seq_length;
   call.B = given.batch_size;

@@ -5,7 +5,6 @@
 #define ONEGRU_NATIVE_RUNTIMES_GRAPH_LAYERS_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

@@ -4,10 +4,9 @@
 #define ONEGRU_NATIVE_RUNTIMES_ONNX_ACTIVATIONS_H_
 
 #include <algorithm>
-#include <cstdint>
+#include <cmath>
 #include <cstdio>
-#include <limits>
-#include <stdexcept>
+#include <cstring>
 #include <string>
 #include <vector>
 

@@ -1,11 +1,5 @@
 #include "native/runtimes/onnx_gru.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <limits>
-
 #include "native/kernel.h"
 #include "native/runtimes/onnx_activations.h"
 #include "native/runtimes/onnx_checks.h"

@@ -1,8 +1,8 @@
 // Measures the peak speed of one core, as a baseline of benchmarks. Compiled once for each SIMD target.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/targets/limits.cc"
@@ -75,24 +75,27 @@ namespace {
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+// Repeats run(sink), which returns its amount of work, for `seconds`. Returns the best rate.
+template <class F>
+double BestRate(double seconds, F&& run) {
+  float sink = 0;
+  double best = 0;
+  for (const double begin = Now(); Now() - begin < seconds;) {
+    const double before = Now(), work = run(&sink);
+    best = std::max(best, work / (Now() - before));
+  }
+  [[maybe_unused]] static volatile float keep;
+  keep = sink;
+  return best;
+}
+
 }  // namespace
 
 double FmaPeak(double seconds) {
 #define ONEGRU_ENTRY(ns, bit, name) &ns::Fma,
   static constexpr double (*kTable[])(std::size_t, float*) = {ONEGRU_FOR_EACH_TARGET(ONEGRU_ENTRY)};
 #undef ONEGRU_ENTRY
-  const auto run = kTable[ChosenTargetIndex()];
-  float sink = 0;
-  double best = 0;
-  for (const double begin = Now(); Now() - begin < seconds;) {
-    const double before = Now();
-    const double flops = run(200000, &sink);
-    const double rate = flops / (Now() - before);
-    best = rate > best ? rate : best;
-  }
-  [[maybe_unused]] static volatile float keep;
-  keep = sink;
-  return best;
+  return BestRate(seconds, [run = kTable[ChosenTargetIndex()]](float* sink) { return run(200000, sink); });
 }
 
 double ReadBandwidth(std::size_t bytes, double seconds) {
@@ -103,17 +106,10 @@ double ReadBandwidth(std::size_t bytes, double seconds) {
   const AlignedBytes memory = AllocateAligned(bytes);
   const auto* const from = reinterpret_cast<const float*>(memory.get());
   const std::size_t turns = 1 + (std::size_t{4} << 20) / bytes;
-  float sink = 0;
-  double best = 0;
-  for (const double begin = Now(); Now() - begin < seconds;) {
-    const double before = Now();
-    for (std::size_t i = 0; i < turns; ++i) run(from, bytes / sizeof(float), &sink);
-    const double rate = static_cast<double>(turns) * static_cast<double>(bytes) / (Now() - before);
-    best = rate > best ? rate : best;
-  }
-  [[maybe_unused]] static volatile float keep;
-  keep = sink;
-  return best;
+  return BestRate(seconds, [&](float* sink) {
+    for (std::size_t i = 0; i < turns; ++i) run(from, bytes / sizeof(float), sink);
+    return static_cast<double>(turns) * static_cast<double>(bytes);
+  });
 }
 
 }  // namespace onegru

@@ -2,6 +2,7 @@
 //
 //   check [PROBLEMS]
 //   check --calls CALLS      the number of calls for each test of threads (check_threads.h)
+//   check --at-exit THREADS  a call in an exit handler
 //
 // Each problem runs with 1…4 threads, which must give the same bits. Other runs are cancelled. Each target has a hash
 // of the bits of all results. It must be the same for all targets with FMA on all machines, for all targets without
@@ -332,8 +333,12 @@ int Main(int argc, char** argv) {
       CheckCalls(std::strtoul(argv[2], nullptr, 10));
       return !AllGood();
     }
+    if (argc == 3 && std::strcmp(argv[1], "--at-exit") == 0) return CallAtExit(std::strtoul(argv[2], nullptr, 10));
+    CheckFirstCalls();
+    for (const char* const threads : {"1", "2"}) {
+      Check(RunThisProgram("--at-exit", threads), "a call in an exit handler", std::strtoul(threads, nullptr, 10));
+    }
   }
-  if constexpr (kHasThreads) CheckFirstCalls();
   const std::size_t problems = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 600;
   const auto targets = CompiledTargets();
   std::vector<Hashes> hashes(targets.size());
@@ -368,10 +373,10 @@ int Main(int argc, char** argv) {
                 problems / 4);
     std::printf("hash %016" PRIx64 "%s of %zu problems\n", common[has_fma]->of_float, without, problems);
   }
-  std::printf("helpers joined %zu epochs, were late in %zu, handed over %zu times, lost %zu shares\n",
-              g_events.joined.load(), g_events.late.load(), g_events.committed.load(), g_events.reclaimed.load());
+  std::printf("helpers joined %zu epochs, were late in %zu, closed %zu windows, lost %zu work items\n",
+              g_events.joined.load(), g_events.late.load(), g_events.windows_closed.load(), g_events.reclaimed.load());
   if (kHasThreads && problems >= 100) {  // otherwise the tests above would check nothing
-    Check(g_events.joined != 0 && g_events.late != 0 && g_events.committed != 0 && g_events.reclaimed != 0,
+    Check(g_events.joined != 0 && g_events.late != 0 && g_events.windows_closed != 0 && g_events.reclaimed != 0,
           "helpers of all kinds", problems, "all", 0);
   }
   CheckPool();

@@ -117,7 +117,7 @@ bool IsNear(Trained& trained, const Gradient& by) {
   Problem& p = trained.p;
   const ElementType type = p.spec.type;
   double expected = 0, scale = 1;
-  std::vector<double> ahead[3], behind[3];
+  std::vector<double> increased[3], decreased[3];
   std::vector<double>* const weights[] = {&p.W, &p.R, &p.bias};
   const unsigned char* const gradients[] = {by.W.get(), by.R.get(), by.bias.get()};
   for (std::size_t i = 0; i < 3; ++i) {
@@ -125,8 +125,8 @@ bool IsNear(Trained& trained, const Gradient& by) {
       const double direction = trained.random.Unit(), gradient = Load(type, gradients[i] + j * SizeOf(type));
       expected += direction * gradient;
       scale += std::abs(direction * gradient);
-      ahead[i].push_back((*weights[i])[j] + kStep * direction);
-      behind[i].push_back((*weights[i])[j] - kStep * direction);
+      increased[i].push_back((*weights[i])[j] + kStep * direction);
+      decreased[i].push_back((*weights[i])[j] - kStep * direction);
     }
   }
   p.spec.storage = ElementType::kFloat64;  // the loops round weights to this type
@@ -136,7 +136,7 @@ bool IsNear(Trained& trained, const Gradient& by) {
     for (std::size_t i = 0; i < 3; ++i) std::swap(*weights[i], values[i]);
     return found;
   };
-  const double found = (loss(ahead) - loss(behind)) / (2 * kStep);
+  const double found = (loss(increased) - loss(decreased)) / (2 * kStep);
   p.spec.storage = type;
   return std::abs(found - expected) <= 5e-7 * scale;
 }
@@ -152,30 +152,16 @@ bool Same(const Gradient& a, const Gradient& b, const Problem& p) {
 #if !defined(__wasi__)
 // Returns a problem that is large enough for several threads.
 Trained MakeLargeTrained(std::size_t D) {
+  constexpr std::size_t T = 12, B = 24, H = 40;
   Trained trained(0);
-  Problem& p = trained.p;
-  const std::size_t T = 12, B = 24, I = 24, H = 40;
-  p.spec = {};
-  p.spec.I = I, p.spec.H = H, p.spec.D = D, p.spec.clip = HUGE_VAL, p.spec.planes = 1;
-  p.spec.reversed[1] = true;
-  for (std::size_t d = 0; d < D; ++d) {
-    p.spec.f[d].function = Function::kSigmoid, p.spec.g[d].function = Function::kTanh;
-  }
-  p.spec.type = p.spec.storage = ElementType::kFloat32;
-  p.T = T, p.B = B, p.has_lengths = p.has_initial_h = false;
-  for (auto [to, count] :
-       {std::pair{&p.W, D * 3 * H * I}, std::pair{&p.R, D * 3 * H * H}, std::pair{&p.bias, D * 6 * H}}) {
-    to->clear();
-    for (std::size_t i = 0; i < count; ++i) to->push_back(Rounded(p.spec.type, 0.1 * trained.random.Unit()));
-  }
-  p.X.Make(p.spec.type, T, 1, B, I), p.X.Fill(trained.random, 1);
-  trained.dY.Make(p.spec.type, T, D, B, H), trained.dY.Fill(trained.random, 1);
-  trained.dY_h.Make(p.spec.type, 1, D, B, H), trained.dY_h.Fill(trained.random, 1);
+  trained.p = MakeUsualProblem({T, B, 24, H, D}, false, trained.random);
+  trained.dY.Make(ElementType::kFloat32, T, D, B, H), trained.dY.Fill(trained.random, 1);
+  trained.dY_h.Make(ElementType::kFloat32, 1, D, B, H), trained.dY_h.Fill(trained.random, 1);
   return trained;
 }
 
 // Forks at any moment of a training step. The children also run a training step.
-void CheckForksBesideTraining(std::size_t target, std::size_t D) {
+void CheckForksDuringTraining(std::size_t target, std::size_t D) {
   const Trained trained = MakeLargeTrained(D);
   SetNumThreads(1);
   const Gradient expected = Differentiate(trained, target, true);
@@ -238,7 +224,7 @@ void CheckLateHelper(std::size_t target) {
 void CheckGradients(std::size_t target, std::size_t problems) {
   const char* const name = CompiledTargets()[target].name;
 #if !defined(__wasi__)
-  for (const std::size_t D : {1, 2}) CheckForksBesideTraining(target, D);
+  for (const std::size_t D : {1, 2}) CheckForksDuringTraining(target, D);
   if (kForks) CheckLateHelper(target);  // on Windows, std::clock() includes the time of sleep
 #endif
   for (std::size_t number = 0; number < problems; ++number) {

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -54,7 +53,7 @@ void CheckCallers(std::size_t target) {
 }
 
 // A caller uses fewer threads while the system often suspends it, and all threads afterwards.
-void CheckRoom() {
+void CheckPreemptionGovernor() {
   PreemptionGovernor governor;
   auto now = std::chrono::steady_clock::time_point{};
   std::size_t suspended = 0;
@@ -63,23 +62,24 @@ void CheckRoom() {
     suspended += times;
     return governor.UsableThreads(threads, now, [&] { return suspended; });
   };
-  const auto window = PreemptionGovernor::kWindow;
+  const auto interval = PreemptionGovernor::kInterval;
   Check(after(50, std::chrono::hours(24), 16) == 16, "ignores suspensions before the first call");
-  Check(after(PreemptionGovernor::kMinPreemptions - 1, window, 16) == 16, "ignores a few suspensions");
-  Check(after(50, window / 2, 16) == 16, "checks a window at its end");
-  Check(after(0, window, 16) == 15, "uses one thread less");
-  Check(after(50, window, 16) == 13 && after(50, window, 16) == 9 && after(50, window, 16) == 1, "uses one thread");
-  for (int n = 0; n < 20; ++n) Check(after(50, window, 16) == 1, "always uses the caller");
-  for (int n = 0; n < 12; ++n) after(0, window, 16);
-  Check(after(0, window, 16) == 16, "uses all threads again");
-  for (int n = 0; n < 20; ++n) after(50, window, 2);
-  Check(after(0, window, 2) == 1, "does not retry at once on a busy machine");
-  Check(after(1, 10 * window, 2) == 2, "forgets suspensions after a pause");
-  for (int n = 0; n < 20; ++n) after(50, window, 2);
+  Check(after(PreemptionGovernor::kMinPreemptions - 1, interval, 16) == 16, "ignores a few suspensions");
+  Check(after(50, interval / 2, 16) == 16, "checks an interval at its end");
+  Check(after(0, interval, 16) == 15, "uses one thread less");
+  Check(after(50, interval, 16) == 13 && after(50, interval, 16) == 9 && after(50, interval, 16) == 1,
+        "uses one thread");
+  for (int n = 0; n < 20; ++n) Check(after(50, interval, 16) == 1, "always uses the caller");
+  for (int n = 0; n < 12; ++n) after(0, interval, 16);
+  Check(after(0, interval, 16) == 16, "uses all threads again");
+  for (int n = 0; n < 20; ++n) after(50, interval, 2);
+  Check(after(0, interval, 2) == 1, "does not retry at once on a busy machine");
+  Check(after(1, 10 * interval, 2) == 2, "forgets suspensions after a pause");
+  for (int n = 0; n < 20; ++n) after(50, interval, 2);
   Check(after(0, std::chrono::hours(24), 2) == 2, "forgets them after a long pause");
-  for (int n = 0; n < 20; ++n) after(50, window, 2);
+  for (int n = 0; n < 20; ++n) after(50, interval, 2);
   suspended = 0;
-  Check(after(0, 10 * window, 2) == 2, "counts from zero in the child of a fork");
+  Check(after(0, 10 * interval, 2) == 2, "counts from zero in the child of a fork");
 }
 
 // --- helpers that the system suspends
@@ -140,33 +140,15 @@ void CheckStalled(std::size_t target, std::size_t problems) {
   }
 }
 
-struct Shape {
-  std::size_t T, B, I, H, D;
-};
-
 struct Layer {
   Problem problem;
   std::shared_ptr<const Packed> packed;
 };
 
 Layer MakeLayer(const Shape& shape, bool linear_before_reset, std::size_t target) {
-  const auto& [T, B, I, H, D] = shape;
-  Layer layer;
-  Problem& p = layer.problem;
-  Random random(H);
-  p.spec.I = I, p.spec.H = H, p.spec.D = D, p.spec.reversed[1] = true;
-  p.spec.type = p.spec.storage = ElementType::kFloat32, p.spec.planes = 1;
-  p.spec.linear_before_reset = linear_before_reset;
-  p.spec.clip = HUGE_VAL;
-  for (std::size_t d = 0; d < 2; ++d) p.spec.f[d].function = Function::kSigmoid, p.spec.g[d].function = Function::kTanh;
-  p.T = T, p.B = B;
-  for (auto [to, count] :
-       {std::pair{&p.W, D * 3 * H * I}, std::pair{&p.R, D * 3 * H * H}, std::pair{&p.bias, D * 6 * H}}) {
-    for (std::size_t i = 0; i < count; ++i) to->push_back(Rounded(ElementType::kFloat32, 0.1 * random.Unit()));
-  }
-  p.X.Make(ElementType::kFloat32, T, 1, B, I);
-  p.X.Fill(random, 1);
-  layer.packed = Pack(p, target);
+  Random random(shape.H);
+  Layer layer{MakeUsualProblem(shape, linear_before_reset, random), nullptr};
+  layer.packed = Pack(layer.problem, target);
   return layer;
 }
 
@@ -254,7 +236,7 @@ struct NoWork final : Job {
 
 // Checks that a long call waits for a sleeping helper, and a short call does not. On a busy machine, a helper takes
 // seconds to fall asleep, because it first yields to other threads.
-void CheckSpin() {
+void CheckWaitForSleepingWorker() {
   bool waits = false, goes_on = false;
   for (std::size_t n = 0; n < 26 && !(waits && goes_on); ++n) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2 << n / 2));
@@ -274,6 +256,26 @@ void CheckSpin() {
   }
   Check(waits, "a long call waits for a sleeping helper");
   Check(goes_on, "a short call does not wait");
+}
+
+// Checks small calls that leave sleeping workers asleep, and calls that follow closely and wake them.
+void CheckCallsThatWakeNone() {
+  const Layer layer = MakeLayer({6, 24, 16, 24, 1}, true, ChosenTargetIndex());
+  SetNumThreads(1);
+  const Result expected = RunOnce(layer.problem, layer.packed);
+  const auto is_same = [&] { return SameBits(RunOnce(layer.problem, layer.packed), expected); };
+  SetNumThreads(2);
+  bool good = is_same();  // starts a worker
+  const std::size_t before = g_events.left_asleep;
+  g_events.wakes_all = false;
+  for (std::size_t n = 0; n < 13 && g_events.left_asleep == before; ++n) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2 << n));
+    good = is_same() && good;
+  }
+  for (int n = 0; n < 10; ++n) good = is_same() && good;
+  g_events.wakes_all = true;
+  Check(good, "the same bits of calls that wake none");
+  Check(g_events.left_asleep != before, "a small call leaves a worker asleep");
 }
 
 // Checks the set-up of a worker that a real-time thread on one CPU starts. Runs in a child, which has no workers.
@@ -305,11 +307,6 @@ void CheckNewWorker() {
 
 // Checks that a fork waits for a helper in a window, so that no window is open in the child.
 void CheckForkDuringWindow() {
-  const Problem p = MakeProblem(LargeProblem(0));
-  SetNumThreads(2);
-  g_events.wakes_all = true;
-  RunOnce(p, Pack(p, ChosenTargetIndex()));  // the first invitation installs the fork handlers
-  g_events.wakes_all = false;
   for (std::size_t n = 0; n < 20; ++n) {
     std::atomic<bool> open{false}, half_written{false};
     std::thread helper([&] {
@@ -464,15 +461,29 @@ void CheckFirstCalls() {
   }
 }
 
+int CallAtExit(std::size_t threads) {
+  static const Layer& layer = *new Layer(MakeLayer({6, 24, 16, 24, 1}, true, ChosenTargetIndex()));
+  static const auto call = [] { return RunOnce(layer.problem, layer.packed); };
+  SetNumThreads(1);
+  static const Result& expected = *new Result(call());
+  SetNumThreads(threads);
+  std::atexit([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until helpers have left the previous call
+    if (!SameBits(call(), expected)) std::_Exit(1);
+  });
+  return !SameBits(call(), expected);
+}
+
 void CheckThreads(std::size_t target, std::size_t problems) {
   CheckCallers(target);
   CheckStalled(target, problems / 10);
   CheckForeignPools(target, problems / 10);
   CheckLargePools(target);
-  CheckSpin();
+  CheckWaitForSleepingWorker();
+  CheckCallsThatWakeNone();
   CheckNewWorker();
   CheckMembers();
-  CheckRoom();
+  CheckPreemptionGovernor();
   CheckForkDuringWindow();
 }
 

@@ -20,6 +20,10 @@ class Stalling {
 // Forks at any moment of a process's first call. Run this test before all other calls.
 void CheckFirstCalls();
 
+// Makes a call, and another one in an exit handler, when the main thread's thread-local objects are destroyed. Returns
+// the exit code.
+int CallAtExit(std::size_t threads);
+
 void CheckThreads(std::size_t target, std::size_t problems);
 
 // Runs `calls` calls in each way: helpers that pause; another runtime's pool of one thread; tasks one after another; 8

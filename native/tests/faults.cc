@@ -60,7 +60,8 @@ const Place* PlaceOf(const void* address) {
   return nullptr;
 }
 
-bool HasNoHelpers(const void* caller) {
+// Whether an allocation or thread start of this caller belongs to onegru's libraries.
+bool IsOurs(const void* caller) {
   if (t_busy) return false;
   const Place* const place = PlaceOf(caller);
   if (place == nullptr) return false;
@@ -135,7 +136,7 @@ extern "C" void __libc_free(void*);
 #define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
 
 void* Allocate(std::size_t bytes, std::size_t alignment, const void* caller) {
-  const bool ours = HasNoHelpers(caller);
+  const bool ours = IsOurs(caller);
   if (ours && Fails(kAllocations)) {
     errno = ENOMEM;
     return nullptr;
@@ -179,13 +180,13 @@ EXPORTED void free(void* block) {
   __libc_free(block);
 }
 EXPORTED void* calloc(std::size_t count, std::size_t bytes) {
-  const bool ours = HasNoHelpers(CALLER);
+  const bool ours = IsOurs(CALLER);
   if (ours && Fails(kAllocations)) return nullptr;
   void* const block = __libc_calloc(count, bytes);
   return ours ? Take(block) : block;
 }
 EXPORTED void* realloc(void* block, std::size_t bytes) {
-  const bool ours = HasNoHelpers(CALLER);
+  const bool ours = IsOurs(CALLER);
   if (ours && Fails(kAllocations)) return nullptr;
   Drop(block);
   void* const other = __libc_realloc(block, bytes);
@@ -198,7 +199,7 @@ EXPORTED int posix_memalign(void** block, std::size_t alignment, std::size_t byt
 EXPORTED void* aligned_alloc(std::size_t alignment, std::size_t bytes) { return Allocate(bytes, alignment, CALLER); }
 
 EXPORTED int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* data) {
-  if (HasNoHelpers(CALLER) && Fails(kThreads)) return EAGAIN;
+  if (IsOurs(CALLER) && Fails(kThreads)) return EAGAIN;
   static auto* const next = Next<int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>("pthread_create");
   return next(thread, attributes, run, data);
 }

@@ -120,6 +120,24 @@ ElementType ComputedType(ElementType type) {
 
 // --- problems
 
+Problem MakeUsualProblem(const Shape& shape, bool linear_before_reset, Random& random) {
+  const auto& [T, B, I, H, D] = shape;
+  Problem p;
+  SetTypes(p.spec, 0);
+  p.spec.I = I, p.spec.H = H, p.spec.D = D, p.spec.reversed[1] = true;
+  p.spec.linear_before_reset = linear_before_reset;
+  p.spec.clip = HUGE_VAL;
+  for (std::size_t d = 0; d < 2; ++d) p.spec.f[d].function = Function::kSigmoid, p.spec.g[d].function = Function::kTanh;
+  p.T = T, p.B = B;
+  for (auto [to, count] :
+       {std::pair{&p.W, D * 3 * H * I}, std::pair{&p.R, D * 3 * H * H}, std::pair{&p.bias, D * 6 * H}}) {
+    for (std::size_t i = 0; i < count; ++i) to->push_back(Rounded(p.spec.type, 0.1 * random.Unit()));
+  }
+  p.X.Make(p.spec.type, T, 1, B, I);
+  p.X.Fill(random, 1);
+  return p;
+}
+
 Problem MakeProblem(std::size_t number) {
   Random random(number * 7919 + 1);
   Problem p;

@@ -141,6 +141,12 @@ struct Problem {
   std::size_t Length(std::size_t b) const { return has_lengths ? static_cast<std::size_t>(lengths[b]) : T; }
 };
 
+struct Shape {
+  std::size_t T, B, I, H, D;
+};
+// Returns a problem in float32 with the usual activations and small weights.
+Problem MakeUsualProblem(const Shape& shape, bool linear_before_reset, Random& random);
+
 // Returns a problem. Every tenth is large enough for several threads, by rows or by units.
 Problem MakeProblem(std::size_t number);
 

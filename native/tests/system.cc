@@ -44,6 +44,15 @@ bool InChild(const std::function<bool()>& run, unsigned seconds) {
 #endif
 
 #if defined(__linux__)
+bool RunThisProgram(const char* option, const char* value) {
+  return InChild([&] {
+    setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0:glibc.malloc.mmap_threshold=4096:glibc.malloc.top_pad=4096",
+           1);
+    execl("/proc/self/exe", "onegru_check", option, value, nullptr);
+    return false;
+  });
+}
+
 void BecomeAudioThread() {
   cpu_set_t one;
   CPU_ZERO(&one);
@@ -67,6 +76,7 @@ bool IsUsualWorker() {
          std::string_view(name) == "onegru";
 }
 #else
+bool RunThisProgram(const char*, const char*) { return true; }
 void BecomeAudioThread() {}
 bool IsUsualWorker() { return true; }
 #endif

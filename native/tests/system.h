@@ -29,6 +29,10 @@ void OnThreads(std::size_t count, const std::function<void(std::size_t)>& body);
 // example because it waits for a thread that a child lacks. Does nothing, and returns true, on systems without fork.
 bool InChild(const std::function<bool()>& run, unsigned seconds = 60);
 
+// Runs this program in a child with two arguments. There glibc maps each large block separately, so that an access to a
+// freed block crashes. Returns whether it succeeds. Does nothing, and returns true, on systems other than Linux.
+bool RunThisProgram(const char* option, const char* value);
+
 // Makes this thread like one of an audio host: it runs on one CPU, with real-time priority if that is allowed. Only on
 // Linux.
 void BecomeAudioThread();

@@ -1,4 +1,5 @@
-// Heuristics of the thread pool, each with a switch. benchmarks/heuristics.py measures a call without one of them.
+// Heuristics of the thread pool. ONEGRU_WITHOUT names the one that is switched off, and benchmarks/heuristics.py
+// measures calls without it.
 
 #ifndef ONEGRU_NATIVE_THREADS_HEURISTICS_H_
 #define ONEGRU_NATIVE_THREADS_HEURISTICS_H_
@@ -6,12 +7,12 @@
 namespace onegru {
 
 enum class Heuristic {
-  kNone,
+  kNone,               // all heuristics are on
   kYields,             // an idle worker yields before it sleeps
   kWakeHistory,        // small calls wake workers only if calls follow each other closely
   kWait,               // long calls wait for workers that they have woken
   kMissedInvitations,  // callers do not wait for workers that missed invitations
-  kCpuExclusion,       // a woken worker must not run on the caller's CPU
+  kCpuExclusion,       // a worker does not wake up on the caller's CPU
 };
 
 #if !defined(ONEGRU_WITHOUT)

@@ -11,23 +11,23 @@
 
 namespace onegru {
 
-// Counts in time windows how often the system has suspended a caller. After a window with too many preemptions, calls
-// use fewer threads: the number of unused threads doubles, and may exceed the number of threads, so that onegru does
-// not try again in each window. After a window with few preemptions, it halves.
+// Counts in time intervals how often the system has suspended a caller. After an interval with too many preemptions,
+// calls use fewer threads: the number of unused threads doubles, and may exceed the number of threads, so that onegru
+// does not try again in each interval. After an interval with few preemptions, it halves.
 class PreemptionGovernor {
  public:
   // Returns how many of `threads` to use. preemptions() returns how often the caller was suspended since it began, and
-  // is called once per window.
+  // is called once per interval.
   template <class Count>
   std::size_t UsableThreads(std::size_t threads, std::chrono::steady_clock::time_point now, Count&& preemptions) {
-    if (const auto passed = now - begin_; passed >= kWindow) {
+    if (const auto passed = now - begin_; passed >= kInterval) {
       const std::size_t count = preemptions();
       // The count falls only in the child of a fork, where another thread is the caller.
       const std::size_t more = count < count_ ? 0 : count - count_;
-      if (more * std::chrono::nanoseconds(kWindow) >= kMinPreemptions * passed) {
+      if (more * std::chrono::nanoseconds(kInterval) >= kMinPreemptions * passed) {
         unused_ = std::min(2 * unused_ + 1, kMaxUnused * threads);
       } else {
-        unused_ >>= std::min<std::int64_t>(passed / kWindow, kBits - 1);
+        unused_ >>= std::min<std::int64_t>(passed / kInterval, kBits - 1);
       }
       begin_ = now;
       count_ = count;
@@ -37,7 +37,7 @@ class PreemptionGovernor {
 
   // Measured on two CPUs: a caller is suspended 3 to 20 times a second if nothing else runs, and 60 to 130 times if two
   // or four other processes are busy.
-  static constexpr std::chrono::milliseconds kWindow{100};
+  static constexpr std::chrono::milliseconds kInterval{100};
   static constexpr std::size_t kMinPreemptions = 5;
 
  private:

@@ -1,8 +1,8 @@
 // How several threads work on one call. No thread waits for a thread that the system does not run.
 //
-// Threads claim shares of a call (directions, groups of rows). A helper accesses the caller's memory only in windows:
-// short periods between chunks of steps, in which it reads the next inputs and commits the outputs and states of
-// completed steps. The caller can reclaim the share at any time except in a window, and continues from the last
+// Threads claim work items of a call (directions, groups of rows). A helper accesses the caller's memory only in
+// windows: short periods between chunks of steps, in which it reads the next inputs and commits the outputs and states
+// of completed steps. The caller can reclaim the item at any time except in a window, and continues from the last
 // checkpoint. Until the helper notices, it writes to memory that no other thread reads.
 //
 // If the units of a step are split, one thread is the leader, and only the leader accesses the caller's memory. Members
@@ -21,7 +21,6 @@
 #define ONEGRU_NATIVE_THREADS_TEAM_H_
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -30,7 +29,7 @@
 
 namespace onegru {
 
-// The owner of a share, and the last checkpoint of a helper.
+// The owner of a work item, and the last checkpoint of a helper.
 class Claim {
  public:
   // Where to continue: all rows before `begin` are complete, and the selected rows from `begin` on up to `step`.
@@ -47,21 +46,21 @@ class Claim {
     checkpoint_ = {};
   }
 
-  // Claims the share if it is free.
+  // Claims the item if it is free.
   bool TryClaimForCaller() { return Change(kFree, kDone); }
   bool TryClaimForHelper() { return Change(kFree, kHelped); }
 
-  // Opens a window of the helper. Returns false if the caller has reclaimed the share.
-  bool Open() {
+  // Opens a window of the helper. Returns false if the caller has reclaimed the item.
+  bool OpenWindow() {
     MayStall();
     Window::Open();
     if (Change(kHelped, kOpen)) return true;
     Window::Close();
     return false;
   }
-  void Commit(const Checkpoint& checkpoint) { checkpoint_ = checkpoint; }
-  void Close(bool done) {
-    ONEGRU_COUNT(committed);
+  void SetCheckpoint(const Checkpoint& checkpoint) { checkpoint_ = checkpoint; }
+  void CloseWindow(bool done) {
+    ONEGRU_COUNT(windows_closed);
     windows_.fetch_add(1, std::memory_order_relaxed);
     phase_.store(done ? kDone : kHelped, std::memory_order_release);
     Window::Close();
@@ -71,7 +70,7 @@ class Claim {
   // For the caller. The number of closed windows shows whether the helper makes progress.
   bool IsDone() const { return phase_.load(std::memory_order_acquire) == kDone; }
   std::uint32_t windows() const { return windows_.load(std::memory_order_relaxed); }
-  // Returns false if the share is complete. Otherwise the caller continues from checkpoint().
+  // Returns false if the item is complete. Otherwise the caller continues from checkpoint().
   bool Reclaim() {
     for (Spin spin; !Change(kHelped, kReclaimed); spin.OnceOrNap()) {
       if (IsDone()) return false;

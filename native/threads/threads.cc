@@ -27,16 +27,10 @@ constexpr int kMaxMissedInvitations = Uses(Heuristic::kMissedInvitations) ? 2 : 
 constexpr std::chrono::nanoseconds kWakeTime{60000};
 constexpr int kWakeTimesToWait = Uses(Heuristic::kWait) ? 3 : 1 << 20;
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 std::atomic<std::size_t> g_num_threads{1};
 std::atomic<bool> g_avoids_contention{false};
+thread_local std::size_t t_most_threads = kMaxThreads;
+thread_local PreemptionGovernor t_preemption_governor;
 
 // The handshake between a worker and the caller that has reserved it.
 enum State : std::uint32_t {
@@ -53,7 +47,8 @@ struct alignas(64) Worker {
   std::atomic<std::uint32_t> wake_count{0};  // increased to wake the worker
   std::atomic<bool> asleep{false};
   std::atomic<int> thread{0};
-  // Written by the caller that has reserved it.
+  // Written by the caller that has reserved the worker. The worker at work also writes missed_invitations. Both change
+  // cpu_exclusion, which has its own synchronization.
   Job* job = nullptr;
   int caller_cpu = -1;
   system::ScopedCpuExclusion cpu_exclusion;
@@ -67,7 +62,8 @@ struct alignas(64) Worker {
       if (state.load(std::memory_order_acquire) == kInvited) {
         std::uint32_t expected = kInvited;
         if (state.compare_exchange_strong(expected, kAtWork, std::memory_order_acq_rel)) {
-          if (caller_cpu >= 0 && system::CurrentCpu() == caller_cpu) {  // moved there since
+          // The system may have moved this thread there since.
+          if (Uses(Heuristic::kCpuExclusion) && caller_cpu >= 0 && system::CurrentCpu() == caller_cpu) {
             cpu_exclusion.Begin(thread, caller_cpu);
             cpu_exclusion.End();
           }
@@ -79,7 +75,7 @@ struct alignas(64) Worker {
           spins = 0;
         }
       } else if (++spins < kSpinsWhenIdle) {
-        Pause();
+        Spin::Pause();
         if (spins == kSpinsWhenIdle - 1) idle_since = std::chrono::steady_clock::now();
       } else if (std::chrono::steady_clock::now() - idle_since < kYieldTime) {
         system::Yield();
@@ -203,10 +199,6 @@ Pool* ThePool() {
 
 }  // namespace
 
-namespace {
-thread_local std::size_t t_most_threads = kMaxThreads;
-}  // namespace
-
 std::size_t NumThreads() { return std::min(g_num_threads.load(std::memory_order_relaxed), t_most_threads); }
 
 void LimitThreads(std::size_t most) { t_most_threads = most == 0 ? kMaxThreads : most; }
@@ -215,10 +207,6 @@ void SetNumThreads(std::size_t count, bool avoids_contention) {
   g_avoids_contention.store(avoids_contention, std::memory_order_relaxed);
   g_num_threads.store(std::clamp<std::size_t>(count, 1, kMaxThreads), std::memory_order_relaxed);
 }
-
-namespace {
-thread_local PreemptionGovernor t_preemption_governor;
-}  // namespace
 
 std::size_t UncontendedThreads() {
   const std::size_t threads = NumThreads();
@@ -239,7 +227,10 @@ Invitation::Invitation(Job& job, std::size_t count, bool wakes, std::chrono::nan
     Worker* const worker = pool->At(n);
     if (worker == nullptr) break;
     const bool asleep = worker->asleep.load(std::memory_order_relaxed);
-    if (asleep && !wakes) continue;
+    if (asleep && !wakes) {
+      ONEGRU_COUNT(left_asleep);
+      continue;
+    }
     std::uint32_t expected = kFree;
     if (!worker->state.compare_exchange_strong(expected, kReserved, std::memory_order_acquire)) continue;
     // The system may wake a thread on the CPU of its waker, and leave it there for milliseconds. There it waits, or
@@ -275,7 +266,13 @@ Invitation::~Invitation() {
   }
 }
 
-void Spin::Pause() { onegru::Pause(); }
+void Spin::Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 void Spin::Yield() { system::Yield(); }
 void Spin::Nap() {
   system::Nap(nap_);
@@ -284,7 +281,7 @@ void Spin::Nap() {
 
 bool SpinDeadline::Wait() {
   constexpr int kSpinsToLook = 32;
-  Pause();
+  Spin::Pause();
   if (++spins_ % kSpinsToLook != 0) return true;
   const auto now = std::chrono::steady_clock::now();
   if (spins_ == kSpinsToLook) begin_ = now;

@@ -16,8 +16,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 
 #include "native/system/threads.h"
 
@@ -157,7 +155,7 @@ void LockWhileForking(system::Mutex& mutex);
 struct Events {
   std::atomic<void (*)()> stall{nullptr};
   bool wakes_all = false;  // also invite sleeping workers
-  std::atomic<std::size_t> late{0}, reclaimed{0}, committed{0}, joined{0};
+  std::atomic<std::size_t> left_asleep{0}, late{0}, reclaimed{0}, windows_closed{0}, joined{0};
 };
 extern Events g_events;
 inline void MayStall() {
