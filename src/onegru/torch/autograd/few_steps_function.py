@@ -10,6 +10,7 @@ from torch import Tensor
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig
 from onegru.torch.autograd.few_steps import Memory, gradients_of_few_steps, memory_of, run_on_memory
+from onegru.torch.autograd.loop_gradients import Step, StepsGradient, weights_of_loop
 from onegru.torch.autograd.memory import Tensors
 from onegru.torch.autograd.operators import gradients
 from onegru.torch.autograd.saving import by_arguments, save, unpack_saved
@@ -21,7 +22,10 @@ def train_few_steps(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Ten
     memory = memory_of(form, tensors)
     if memory is None:
         return None
-    found: Any = OnegruFewSteps.apply(form, memory, *tensors)
+    shared = weights_of_loop(form, tensors) if memory.is_cell else None
+    found: Any = OnegruFewSteps.apply(form, memory, *tensors, None if shared is None else shared.token)
+    if shared is not None:
+        found.grad_fn.shared = shared  # so that the next step finds it
     return (found, found) if memory.is_cell else found
 
 
@@ -30,14 +34,15 @@ class OnegruFewSteps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, form: TorchGruConfig, memory: Memory, *tensors: Any) -> Any:
-        """Return Y and Y_h, or the state of a cell."""
+        """Return Y and Y_h, or the state of a cell. The last tensor is `LoopWeights.token`, or None."""
+        *tensors, token = tensors
         X = tensors[0]
         (T, B, _, H, _), D, is_cell = memory.sizes, form.num_directions, X.dim() == 2
         Y = X.new_empty((B, H) if is_cell else (T, B, D * H))
         Y_h = Y if is_cell else X.new_empty((D, B, H))
         gates = X.new_empty((T, D, B, 5, H))
         run_on_memory(form, memory, tensors[2] is not None, Y, Y_h, gates)
-        ctx.form, ctx.is_cell = form, is_cell
+        ctx.form, ctx.is_cell, ctx.is_in_loop = form, is_cell, token is not None
         ctx.set_materialize_grads(False)
         save(ctx, tensors, gates)
         return Y if is_cell else (Y, Y_h)
@@ -51,9 +56,14 @@ class OnegruFewSteps(torch.autograd.Function):
         if gates.dim() != 5:  # hooks of saved tensors may return anything
             raise SpecError.of("gates", f"{gates.dim()} axes; must have 5")
         if not saved.create_graph and not is_intercepted(*saved.tensors, gates, dY, dY_h):
-            found = gradients_of_few_steps(form, saved.tensors, gates, (dY, dY_h), saved.wanted)
+            steps = None
+            wanted = saved.wanted
+            if ctx.is_in_loop and dY is not None:
+                steps = StepsGradient.of(dY, Step(saved.tensors, gates, dY))
+                wanted = (*wanted[:3], *(False for _ in wanted[3:]))
+            found = gradients_of_few_steps(form, saved.tensors, gates, (dY, dY_h), wanted)
             if found is not None:
-                return by_arguments(found)
+                return *by_arguments(found), steps
         # A mode must see an operator, or hooks replaced the memory: compute the gates again.
         if is_cell:
             saved.tensors[:3] = [None if item is None else item[None] for item in saved.tensors[:3]]
@@ -61,4 +71,4 @@ class OnegruFewSteps(torch.autograd.Function):
         found = gradients(form, saved, gates[:, :, :, 4].transpose(1, 2).contiguous(), (dY, dY_h))
         if is_cell:
             found[:3] = [None if item is None else item[0] for item in found[:3]]
-        return by_arguments(found)
+        return *by_arguments(found), None

@@ -44,7 +44,8 @@ class Saved(NamedTuple):
 
 def unpack_saved(ctx: Any, form: TorchGruConfig, *by: Tensor | None) -> Saved:
     """Return the saved tensors of a call, given the gradients of its outputs."""
-    needed, leaves = ctx.needs_input_grad[2:], ctx.leaves
+    inputs = 5 + 4 * form.num_directions
+    needed, leaves = ctx.needs_input_grad[2 : 2 + inputs], ctx.leaves
     create_graph = torch.is_grad_enabled() or any(map(is_transformed, by))
     found = list(ctx.saved_tensors)
     tensors = found[len(leaves) :]
@@ -54,7 +55,6 @@ def unpack_saved(ctx: Any, form: TorchGruConfig, *by: Tensor | None) -> Saved:
         elif not _is_same(tensors[index], numbers):
             name = (*INPUTS, "", "", *WEIGHTS * form.num_directions)[index]
             raise SpecError.of(name, "data changed since the call; must be unchanged to differentiate twice")
-    inputs = 5 + 4 * form.num_directions
     return Saved(tensors[:inputs], tensors[inputs:], (*needed[:3], *needed[5:]), create_graph)
 
 

@@ -75,6 +75,11 @@ def is_of_zeros(tensor: Tensor) -> bool:
     return bool(tensor._is_zerotensor())
 
 
+def scalar_of_class(cls: Any, like: Tensor) -> Any:
+    """Return a tensor of a class, without axes and memory, of another tensor's type and device."""
+    return Tensor._make_wrapper_subclass(cls, (), dtype=like.dtype, device=like.device)
+
+
 def is_dual() -> bool:
     """Whether forward-mode derivatives are computed, which reads of memory would lose."""
     return _MISSING is None and bool(forward_ad._current_level >= 0)
