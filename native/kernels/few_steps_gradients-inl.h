@@ -97,12 +97,15 @@ HWY_INLINE void OuterProducts(D d, const C* g, size_t stride_g, const C* x, size
 // sums stay in registers.
 template <size_t kUnits, size_t kVectors, class D, class C = hn::TFromD<D>>
 HWY_INLINE void OuterTile(D d, const C* g, size_t stride_g, const C* x, size_t stride_x, size_t rows, size_t m,
-                          size_t K, size_t k, size_t last, C* to) {
+                          size_t K, size_t k, size_t last, bool adds, C* to) {
   using V = hn::Vec<D>;
   const size_t N = hn::Lanes(d);
   V sums[kUnits][kVectors];
-  for (auto& unit : sums) {
-    for (V& sum : unit) sum = hn::Zero(d);
+  for (size_t u = 0; u < kUnits; ++u) {
+    for (size_t i = 0; i < kVectors; ++i) {
+      const size_t count = i + 1 == kVectors ? last : N;
+      sums[u][i] = adds ? LoadPart(d, to + (m + u) * K + k + i * N, count) : hn::Zero(d);
+    }
   }
   for (size_t r = 0; r < rows; ++r) {
     V v[kVectors];
@@ -409,19 +412,30 @@ class GradientsOfFewSteps {
     });
   }
 
+  // The rows whose part of g, and of x, stays in the first-level cache.
+  static constexpr size_t kRowsOfPart = 64;
+
   void OuterPanels(size_t rows, const C* g, size_t begin, size_t end, const C* x, size_t stride_x, size_t K,
                    C* to) const {
     constexpr size_t kUnits = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
-    const auto column = [&]<size_t kVectors>(size_t k, size_t last) {
-      size_t m = begin;
-      for (; m + kUnits <= end; m += kUnits) {
-        OuterTile<kUnits, kVectors>(d_, g, stride_g_, x, stride_x, rows, m, K, k, last, to);
+    C part[kRowsOfPart * kUnitsOfTask];
+    for (size_t r = 0; r < rows; r += kRowsOfPart, x += kRowsOfPart * stride_x) {
+      const size_t some = std::min(kRowsOfPart, rows - r);
+      for (size_t n = 0; n < some; ++n) {
+        std::copy_n(g + (r + n) * stride_g_ + begin, end - begin, part + n * kUnitsOfTask);
       }
-      for (; m < end; ++m) OuterTile<1, kVectors>(d_, g, stride_g_, x, stride_x, rows, m, K, k, last, to);
-    };
-    size_t k = 0;
-    for (; k + 3 * N_ <= K; k += 3 * N_) column.template operator()<3>(k, N_);
-    for (; k < K; k += N_) column.template operator()<1>(k, std::min(N_, K - k));
+      const auto column = [&]<size_t kVectors>(size_t k, size_t last) {
+        const auto tile = [&]<size_t kSome>(size_t m) {
+          OuterTile<kSome, kVectors>(d_, part, kUnitsOfTask, x, stride_x, some, m, K, k, last, r != 0, to + begin * K);
+        };
+        size_t m = 0;
+        for (; m + kUnits <= end - begin; m += kUnits) tile.template operator()<kUnits>(m);
+        for (; m < end - begin; ++m) tile.template operator()<1>(m);
+      };
+      size_t k = 0;
+      for (; k + 3 * N_ <= K; k += 3 * N_) column.template operator()<3>(k, N_);
+      for (; k < K; k += N_) column.template operator()<1>(k, std::min(N_, K - k));
+    }
   }
 
   void Weights(size_t rows) const {
