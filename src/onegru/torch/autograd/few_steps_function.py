@@ -33,9 +33,9 @@ class OnegruFewSteps(torch.autograd.Function):
     """Autograd function of a short call or a cell's step. Its name appears in `grad_fn` and in profiles."""
 
     @staticmethod
-    def forward(ctx: Any, form: TorchGruConfig, memory: Memory, *tensors: Any) -> Any:
+    def forward(ctx: Any, form: TorchGruConfig, memory: Memory, *given: Any) -> Any:
         """Return Y and Y_h, or the state of a cell. The last tensor is `LoopWeights.token`, or None."""
-        *tensors, token = tensors
+        *tensors, token = given
         X = tensors[0]
         (T, B, _, H, _), D, is_cell = memory.sizes, form.num_directions, X.dim() == 2
         Y = X.new_empty((B, H) if is_cell else (T, B, D * H))

@@ -1,8 +1,8 @@
 """Compute the weight gradients of a loop of cells once, from all its steps.
 
-Each step of a loop would otherwise return gradients as large as the weights, and autograd would add them up. Instead,
-a step returns a `StepsGradient`, which only lists what the gradients need. All steps share one node of the graph,
-`OnegruLoopWeights`, which receives the list and computes one product over the rows of all steps.
+Each step of a loop would otherwise return gradients as large as the weights, and autograd would add them up.
+Instead, a step returns a `StepsGradient`, which lists what the gradients need. All steps share one node of
+the graph, `OnegruLoopWeights`, which receives the list and multiplies the rows of many steps at once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from onegru.torch.autograd.memory import Tensors
 from onegru.torch.autograd.watching import scalar_of_class
 
 _WEIGHTS = 5  # the index of the first weight in the tensors of a step
+_ROWS = 512  # rows that are copied and multiplied at once
+# Steps with more rows, or with fewer weights, gain less than the lists cost.
+_MOST_ROWS, _LEAST_WEIGHTS = 64, 2**16
 
 
 class Step(NamedTuple):
@@ -45,7 +48,7 @@ class StepsGradient(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Add two gradients by joining their steps. Other operators see a zero."""
-        if func is torch.ops.aten.add.Tensor and len(args) == 2 and all(type(item) is cls for item in args):
+        if func is torch.ops.aten.add.Tensor and len(args) == 2 and all(type(x) is cls for x in args):
             return cls.of(args[0], (args[0].steps, args[1].steps))
         if func is torch.ops.aten.detach.default:
             return cls.of(args[0], args[0].steps)
@@ -104,12 +107,18 @@ def weights_of_loop(form: TorchGruConfig, tensors: Tensors) -> LoopWeights | Non
     It is in a loop if its state comes from a recorded operation.
     """
     h, weights = tensors[1], tensors[_WEIGHTS:]
-    if h is None or h.grad_fn is None:
+    if h is None or h.grad_fn is None or h.shape[0] > _MOST_ROWS:
+        return None
+    if sum(weight.numel() for weight in weights if weight is not None) < _LEAST_WEIGHTS:
         return None
     if not any(weight is not None and weight.requires_grad for weight in weights):
         return None
     has_attention = tensors[2] is not None
-    key = (form, has_attention, *((id(weight), weight is not None and weight.requires_grad) for weight in weights))
+    key = (
+        form,
+        has_attention,
+        *((id(weight), weight is not None and weight.requires_grad) for weight in weights),
+    )
     shared = _SHARED.get(key)
     if shared is None:
         shared = _SHARED[key] = LoopWeights(form, weights)
@@ -117,6 +126,20 @@ def weights_of_loop(form: TorchGruConfig, tensors: Tensors) -> LoopWeights | Non
 
 
 def _gradients(form: TorchGruConfig, steps: list[Step], wanted: tuple[bool, ...]) -> Tensors:
+    """Return the weight gradients of steps, as of a few steps with many rows."""
+    total: list[Tensor | None] = []
+    count = max(1, _ROWS // steps[0].dY.shape[0])
+    for first in range(0, len(steps), count):
+        found = _gradients_of_rows(form, steps[first : first + count], wanted)
+        if total:
+            found = [
+                None if one is None else one.add_(other) for one, other in zip(found, total, strict=True)
+            ]
+        total = list(found)
+    return total
+
+
+def _gradients_of_rows(form: TorchGruConfig, steps: list[Step], wanted: tuple[bool, ...]) -> Tensors:
     """Return the weight gradients of steps, as of one step with the rows of all."""
     X, h, attention = (_rows([step.tensors[index] for step in steps]) for index in range(3))
     tensors = [X, h, attention, None, None, *steps[0].tensors[_WEIGHTS:]]
@@ -128,5 +151,6 @@ def _gradients(form: TorchGruConfig, steps: list[Step], wanted: tuple[bool, ...]
     return found[3:]
 
 
-def _rows(tensors: Tensors) -> Tensor | None:
-    return None if tensors[0] is None else torch.cat(list(tensors))
+def _rows(tensors: list[Tensor | None]) -> Tensor | None:
+    """Return the rows of all steps."""
+    return None if tensors[0] is None else torch.cat(tensors)
