@@ -50,21 +50,6 @@ def test_transposes_cancel_out(tmp_path: Path) -> None:
     assert_close(onegru.load(tmp_path / "target.onnx").run(feeds), wanted, 1e-6)
 
 
-def test_a_transpose_between_two_grus(tmp_path: Path) -> None:
-    """The first GRU replaces it, so the second one gets a new Transpose."""
-    nodes = [
-        gru("X", ["", "Y_h"], bias="B", name="first"),
-        node("Transpose", ["Y_h"], ["turned"], perm=[1, 0, 2]),
-        gru("turned", ["", "Z"], W="R", name="second"),
-    ]
-    source = model(graph(nodes, [value("X", shape=["T", "N", I])], [value("Z", shape=[None] * 3)], weights()))
-    _, target = rewritten(tmp_path, source, layout=1)
-    feeds = {"X": numbers(1, T, B, I)}
-    wanted = expected(tmp_path / "model.onnx", feeds)
-    assert_close(onegru.load(tmp_path / "target.onnx").run(feeds), wanted, 1e-6)
-    assert [item.op_type for item in target.graph.node].count("Transpose") == 3
-
-
 def test_a_transpose_that_others_take_stays(tmp_path: Path) -> None:
     nodes = [
         node("Transpose", ["x"], ["X"], perm=[1, 0, 2], name="to_time_first"),
@@ -167,26 +152,6 @@ def test_bodies(options: dict[str, Any], tmp_path: Path) -> None:
         wanted = onnxruntime_results(source, feeds)
         tolerance = 2e-3 if "dtype" in options else 1e-6
         assert_close(onnxruntime_results(target, feeds), wanted, tolerance)
-
-
-def test_equal_names_in_two_branches(tmp_path: Path) -> None:
-    """The sizes of a value in one branch must not be those of its namesake in the other."""
-    branches = {}
-    for name, steps in (("then", 2), ("else", 4)):
-        nodes = [node("Slice", ["X", "zero", name], ["part"]), gru("part", ["", "Y_h"], bias="B", name="gru")]
-        branch = graph(nodes, outputs=[value("Y_h", shape=[1, B, H])])
-        branch.value_info.append(value("part", shape=[steps, B, I]))
-        branches[f"{name}_branch"] = branch
-    ends = {"zero": np.array([0]), "then": np.array([2]), "else": np.array([4])}
-    inputs = [value("flag", "bool", []), value("X", shape=[T, B, I])]
-    nodes = [node("If", ["flag"], ["Z"], **branches)]
-    source = model(graph(nodes, inputs, [value("Z", shape=[1, B, H])], weights() | ends))
-    path, target = save(tmp_path, source), tmp_path / "target.onnx"
-    rewrite(path, target, decompose=True, check=False)
-    for flag in (True, False):
-        feeds = {"flag": np.array(flag), "X": numbers(1, T, B, I)}
-        wanted = onnxruntime_results(source, feeds)
-        assert_close(onnxruntime_results(onnx.load(target), feeds), wanted, 1e-6)
 
 
 def test_bodies_that_onnxruntime_cannot_run(tmp_path: Path) -> None:

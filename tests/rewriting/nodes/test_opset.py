@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import NodeProto
 
 import onegru
 from onegru.rewriting.rewrite import rewrite
-from tests.support.files.onnx_models import B, H, I, T, graph, gru, model, node, numbers, save, value, weights
+from tests.support.files.onnx_models import B, I, T, graph, gru, model, node, numbers, save, value, weights
 from tests.support.models.rewrite_cases import assert_close, attributes, expected, grus, rewritten
 from tests.support.models.runtimes import onnxruntime_results
 
@@ -120,37 +119,3 @@ def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
     with pytest.raises(onegru.FormatError, match="LayerNormalization node 'norm': cannot be converted"):
         rewrite(save(tmp_path, source), tmp_path / "target.onnx", opset=13)
     assert not (tmp_path / "target.onnx").exists()
-
-
-@pytest.mark.parametrize(
-    ("nodes", "opsets", "message"),
-    [
-        ([node("PRelu", ["y", "slopes"], ["Z"])], (6, 14), "slope belongs to channels before opset 7"),
-        ([node("PRelu", ["y", "slopes"], ["Z"])], (7, 6), "slope belongs to channels before opset 7"),
-        ([node("Dropout", ["y"], ["Z", "mask"])], (7, 10), "type of its mask differs"),
-        ([node("Dropout", ["y"], ["Z", "mask"])], (7, 14), "type of its mask differs"),
-        ([node("Dropout", ["y"], ["Z", "mask"])], (10, 9), "type of its mask differs"),
-    ],
-)
-def test_operators_that_mean_something_else(
-    tmp_path: Path, nodes: list[NodeProto], opsets: tuple[int, int], message: str
-) -> None:
-    nodes = [gru("X", ["Y"], bias="B"), node("Squeeze", ["Y"], ["y"], axes=[1]), *nodes]
-    constants = {**weights(), "slopes": numbers(3, H)}
-    proto = graph(nodes, [value("X", shape=["T", "N", I])], [value("Z", shape=[None] * 3)], constants)
-    path = save(tmp_path, model(proto, opset=opsets[0]))
-    with pytest.raises(onegru.FormatError, match=message):
-        rewrite(path, tmp_path / "target.onnx", opset=opsets[1], check=False)
-
-
-def test_operators_that_mean_the_same(tmp_path: Path) -> None:
-    """One slope, and no mask."""
-    nodes = [
-        gru("X", ["Y"], bias="B"),
-        node("PRelu", ["Y", "slope"], ["y"]),
-        node("Dropout", ["y"], ["Z"]),
-    ]
-    constants = {**weights(), "slope": np.array([0.25], np.float32)}
-    proto = graph(nodes, [value("X", shape=["T", "N", I])], [value("Z", shape=[None] * 4)], constants)
-    _, target = rewritten(tmp_path, model(proto, opset=7), opset=10)
-    assert [item.op_type for item in target.graph.node] == ["GRU", "PRelu", "Dropout"]

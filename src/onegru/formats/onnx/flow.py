@@ -15,8 +15,8 @@ from onegru.dataflow.operator import TIMES, Op, Shape
 from onegru.formats.onnx.node import is_plain_constant
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.sizes import without_weights
-from onegru.formats.onnx.validate import Source, element_type, is_onnx, to_array
-from onegru.formats.onnx.values import Values, value_types
+from onegru.formats.onnx.validate import Source, attribute_graphs, element_type, is_onnx, to_array
+from onegru.formats.onnx.values import Values
 
 
 def flow_of(
@@ -135,4 +135,11 @@ def graph_types(model: ModelProto) -> dict[str, TypeProto]:
         inferred = onnx.shape_inference.infer_shapes(without_weights(model))
     except Exception:  # no specific class; only the stated types are available then
         inferred = model
-    return value_types(inferred.graph)
+    types: dict[str, TypeProto] = {}
+    graphs = [inferred.graph]
+    while graphs:
+        graph = graphs.pop()
+        for value in (*graph.value_info, *graph.output, *graph.input):
+            types[value.name] = value.type
+        graphs += [body for node in graph.node for body in attribute_graphs(node)]
+    return types

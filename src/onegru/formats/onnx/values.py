@@ -24,36 +24,6 @@ def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
             yield from all_graphs(body)
 
 
-def value_types(graph: GraphProto) -> dict[str, TypeProto]:
-    """Return the declared types of the values in a graph and its subgraphs, which can share names."""
-    types: dict[str, TypeProto] = {}
-    for part in all_graphs(graph):
-        own: dict[str, TypeProto] = {}
-        for value in (*part.input, *part.output, *part.value_info):
-            if value.type.WhichOneof("value") is not None:
-                own.setdefault(value.name, value.type)
-        for name, item in own.items():
-            types[name] = _common_type(types[name], item) if name in types else item
-    return types
-
-
-def _common_type(one: TypeProto, other: TypeProto) -> TypeProto:
-    """Return the type without the sizes in which two types differ; empty if their elements differ."""
-    if one == other:
-        return one
-    if one.tensor_type.elem_type != other.tensor_type.elem_type or not one.HasField("tensor_type"):
-        return TypeProto()
-    common = TypeProto()
-    common.CopyFrom(one)
-    sizes, others = common.tensor_type.shape.dim, other.tensor_type.shape.dim
-    if not other.tensor_type.HasField("shape") or len(sizes) != len(others):
-        common.tensor_type.ClearField("shape")
-    for size, value in zip(sizes, others, strict=False):
-        if size != value:
-            size.Clear()
-    return common
-
-
 def names_in(model: ModelProto) -> set[str]:
     """Return the names of values and nodes in a model, including its subgraphs."""
     used: set[str] = set()

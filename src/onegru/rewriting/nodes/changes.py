@@ -110,7 +110,6 @@ def _swapped_output(
     consumers = scope.consumers.get(value, [])
     if len(consumers) == 1 and value not in scope.outputs and _perm(consumers[0]) == back:
         new.dropped.add(consumers[0].output[0])
-        scope.producers.pop(consumers[0].output[0])
         return str(consumers[0].output[0])
     return _returned(new, config, port, "Transpose", perm=perm)
 

@@ -31,7 +31,7 @@ from onegru.formats.onnx.validate import (
     is_onnx,
     replace_nodes,
 )
-from onegru.formats.onnx.values import Names, all_graphs, value_types
+from onegru.formats.onnx.values import Names, all_graphs
 from onegru.models.fusing import fusing_hint
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.external_data import embed_external, left_external
@@ -39,7 +39,7 @@ from onegru.rewriting.nodes.changes import CHANGES, FLOAT16_OPSET, RewriteOption
 from onegru.rewriting.nodes.node_config import node_of, operator_at, read_config
 from onegru.rewriting.nodes.opset import convert_nodes, is_same
 from onegru.rewriting.nodes.plan import plan_node, written_attributes
-from onegru.rewriting.nodes.scope import Draft, Scope
+from onegru.rewriting.nodes.scope import Draft, Scope, value_types
 
 _WEIGHTS = ("W", "R", "B", "initial_h")  # inputs that can be constants
 

@@ -31,11 +31,6 @@ _WITHOUT_EFFECT = {
     "ScatterND": {"reduction"},
     "Shape": {"start", "end"},
 }
-# From these versions on, operators compute something else, although onnx's converter keeps the node.
-_OTHER_MEANING = {
-    "Dropout": (10, "the type of its mask differs"),
-    "PRelu": (7, "its slope belongs to channels before opset 7, and is broadcast to the last axes from 7 on"),
-}
 _LARGEST = 4096  # elements of a constant that the converter may look at, such as axes and scales
 
 
@@ -69,20 +64,9 @@ def is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
         if min(first.since_version, second.since_version) >= _CONTROL.get(node.op_type, 10**9):
             return True
         raise _cannot(scope, node, old, new, "its subgraphs have another form there")
-    change, reason = _OTHER_MEANING.get(node.op_type, (0, ""))
-    if (first.since_version < change) != (second.since_version < change) and _is_affected(scope, node):
-        raise _cannot(scope, node, old, new, reason)
     absent = _WITHOUT_EFFECT.get(node.op_type, set()) - {item.name for item in node.attribute}
     same = _form(first, absent) == _form(second, absent)
     return same and not second.deprecated and _takes_types(scope, node, second)
-
-
-def _is_affected(scope: Scope, node: NodeProto) -> bool:
-    """Whether a node of `_OTHER_MEANING` has a mask, or more slopes than one."""
-    if node.op_type == "Dropout":
-        return len(trimmed(node.output)) > 1
-    slope = scope.constant(node.input[1])
-    return slope is None or slope.size != 1
 
 
 def _form(schema: onnx.defs.OpSchema, absent: set[str]) -> object:

@@ -16,8 +16,18 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.table import evaluate
 from onegru.formats.onnx.flow import flow_of
 from onegru.formats.onnx.validate import Source
-from onegru.formats.onnx.values import Names, Values
+from onegru.formats.onnx.values import Names, Values, all_graphs
 from onegru.formats.onnx.writing.edit import code_of, node_with_lists
+
+
+def value_types(graph: GraphProto) -> dict[str, TypeProto]:
+    """Return the declared types of the values in a graph and its subgraphs."""
+    types: dict[str, TypeProto] = {}
+    for part in all_graphs(graph):
+        for value in (*part.input, *part.output, *part.value_info):
+            if value.type.WhichOneof("value") is not None:
+                types.setdefault(value.name, value.type)
+    return types
 
 
 class Scope(Values):
