@@ -154,6 +154,23 @@ def test_bodies(options: dict[str, Any], tmp_path: Path) -> None:
         assert_close(onnxruntime_results(target, feeds), wanted, tolerance)
 
 
+def test_equal_names_in_two_branches(tmp_path: Path) -> None:
+    """Each branch has its own number of steps, so its own number of unrolled ones."""
+    branches = {}
+    for name, steps in (("then", 2), ("else", 4)):
+        nodes = [node("Slice", ["X", "from", name], ["x"]), gru("x", ["", "h"], bias="B", name=name)]
+        branches[f"{name}_branch"] = graph(nodes, outputs=[value("h", shape=[1, B, H])])
+        branches[f"{name}_branch"].value_info.append(value("x", shape=[steps, B, I]))
+    inputs = [value("flag", "bool", []), value("X", shape=[4, B, I])]
+    constants = {**weights(), "from": np.array([0]), "then": np.array([2]), "else": np.array([4])}
+    nodes = [node("If", ["flag"], ["Y"], name="if", **branches)]
+    source = model(graph(nodes, inputs, [value("Y", shape=[1, B, H])], constants))
+    _, target = rewritten(tmp_path, source, decompose=True, check=False)
+    for flag in (True, False):
+        feeds = {"flag": np.array(flag), "X": numbers(1, 4, B, I)}
+        assert_close(onnxruntime_results(target, feeds), onnxruntime_results(source, feeds), 1e-6)
+
+
 def test_bodies_that_onnxruntime_cannot_run(tmp_path: Path) -> None:
     """ONNX Runtime by itself refuses the source: it is onegru that runs it for the check."""
     source = nested(layout=1)

@@ -9,25 +9,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto, TypeProto
+from onnx import GraphProto, NodeProto
 
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.table import evaluate
-from onegru.formats.onnx.flow import flow_of
+from onegru.formats.onnx.flow import GraphTypes, flow_of
 from onegru.formats.onnx.validate import Source
-from onegru.formats.onnx.values import Names, Values, all_graphs
+from onegru.formats.onnx.values import Names, Values
 from onegru.formats.onnx.writing.edit import code_of, node_with_lists
-
-
-def value_types(graph: GraphProto) -> dict[str, TypeProto]:
-    """Return the declared types of the values in a graph and its subgraphs."""
-    types: dict[str, TypeProto] = {}
-    for part in all_graphs(graph):
-        for value in (*part.input, *part.output, *part.value_info):
-            if value.type.WhichOneof("value") is not None:
-                types.setdefault(value.name, value.type)
-    return types
 
 
 class Scope(Values):
@@ -37,7 +27,7 @@ class Scope(Values):
         source: the file.
         graph: the graph.
         ir_version: the model's IR version.
-        types: the known types of values in the model.
+        types: the known types of the values that the graph can use.
         outer: the enclosing scope of a subgraph. Default: None (the main graph).
         opset: the opset of new nodes.
         names: the names in use in the model.
@@ -53,12 +43,13 @@ class Scope(Values):
         source: Source,
         graph: GraphProto,
         ir_version: int,
-        types: Mapping[str, TypeProto],
+        types: GraphTypes,
         outer: Scope | None,
         opset: int,
         names: Names,
     ) -> None:
         super().__init__(source, graph, ir_version, types, outer)
+        self.graph_types = types
         self.opset = opset
         self.names = names
         self.early: list[NodeProto] = []
@@ -70,7 +61,14 @@ class Scope(Values):
     def flow(self) -> Flow:
         """The original graph."""
         outer = self.outer.flow if isinstance(self.outer, Scope) else None
-        return flow_of(self.source, self.graph, self.types, self.ir_version, outer)
+        return flow_of(self.source, self.graph, self.graph_types, self.ir_version, outer)
+
+    def bodies(self, node: NodeProto) -> list[Scope]:
+        """Return the scopes of a node's subgraphs."""
+        return [
+            Scope(self.source, body, self.ir_version, types, self, self.opset, self.names)
+            for body, types in self.graph_types.bodies(node)
+        ]
 
     def constant(self, name: str) -> Array | None:
         """Return a dense constant, in the graph or not yet; None for any other value."""
