@@ -67,6 +67,22 @@ def test_a_transpose_that_others_take_stays(tmp_path: Path) -> None:
     assert_close(onegru.load(tmp_path / "target.onnx").run(feeds), wanted, 1e-6)
 
 
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_a_transpose_between_two_grus(is_sorted: bool, tmp_path: Path) -> None:
+    """Only one of the two GRUs can replace it."""
+    nodes = [
+        gru("X", ["", "Y_h"], bias="B", name="first"),
+        node("Transpose", ["Y_h"], ["rows"], perm=[1, 0, 2], name="to_rows"),
+        gru("rows", ["Z"], W="W_2", R="R_2", name="second"),
+    ][:: 1 if is_sorted else -1]
+    constants = {**weights(), **weights(2, "_2", I=H)}
+    proto = graph(nodes, [value("X", shape=["T", "N", I])], [value("Z", shape=[None] * 4)], constants)
+    source = save(tmp_path, model(proto))
+    rewrite(source, tmp_path / "target.onnx", layout=1)
+    feeds = {"X": numbers(1, T, B, I)}
+    assert_close(expected(tmp_path / "target.onnx", feeds), expected(source, feeds), 1e-6)
+
+
 def test_shared_weights_stay_shared(tmp_path: Path) -> None:
     nodes = [gru(name, [f"Y_{name}"], bias="B", name=name, direction="bidirectional") for name in ("a", "b")]
     inputs = [value(name, shape=["T", "N", I]) for name in ("a", "b")]

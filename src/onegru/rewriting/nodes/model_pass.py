@@ -194,7 +194,6 @@ class _Rewriter:
 
     def _rewrite_graph(self, scope: Scope) -> None:
         graph = scope.graph
-        dropped: set[str] = set()
         nodes: list[NodeProto] = []
         before = _given(graph)
         for node in graph.node:
@@ -205,12 +204,13 @@ class _Rewriter:
                 new = Draft(scope, node.name or next(filter(None, node.output), ""))
                 core = self._rewrite_node(new, node)
                 nodes += [*new.nodes, *core, *new.after]
-                dropped |= new.dropped
             elif is_augru(node) and self.options.quantizes(node):
                 nodes += self._quantized(scope, node)
             else:
                 nodes.append(node)
-        nodes = [node for node in nodes if node.op_type != "Transpose" or not dropped & set(node.output)]
+        nodes = [
+            node for node in nodes if node.op_type != "Transpose" or not scope.dropped & set(node.output)
+        ]
         replace_nodes(graph, [*scope.early, *nodes])
         self.retired |= scope.retired
         drop_named(graph.value_info, before - _given(graph))

@@ -36,6 +36,7 @@ class Scope(Values):
         early: new Constant nodes, which come before all other nodes.
         unused: new constants that no node uses yet; they are not in the graph.
         retired: inputs of rewritten nodes that may no longer be needed.
+        dropped: outputs of Transposes that a GRU node's layout replaces.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Scope(Values):
         self.early: list[NodeProto] = []
         self.unused: dict[str, Array] = {}
         self.retired: set[str] = set()
+        self.dropped: set[str] = set()
         self._shared: dict[Hashable, str] = {}
 
     @functools.cached_property
@@ -120,7 +122,6 @@ class Draft:
     Attributes:
         nodes: the new nodes before the GRU nodes that remain, in order.
         after: the new nodes after them, in order.
-        dropped: outputs of Transposes that the GRU node's layout replaces.
         done: descriptions of the changes.
     """
 
@@ -129,7 +130,6 @@ class Draft:
         self.base = base
         self.nodes: list[NodeProto] = []
         self.after: list[NodeProto] = []
-        self.dropped: set[str] = set()
         self.done: list[str] = []
 
     def fresh(self, what: str) -> str:
