@@ -129,6 +129,27 @@ def test_names_in_use(tmp_path: Path) -> None:
         assert len(names) == len(set(names))
 
 
+@pytest.mark.parametrize("other", ["", "Relu"])
+def test_nodes_with_the_same_name(other: str, tmp_path: Path) -> None:
+    """ONNX Runtime refuses them, so it cannot run a source with other nodes for the check."""
+    nodes = [
+        node(other or "Identity", ["x"], ["X"], name="same"),
+        gru("X", ["", "Y_h"], bias="B", name="same"),
+        gru("Y_h", ["Z"], W="W_2", R="R_2", name="same"),
+    ][not other :]
+    constants = {**weights(), **weights(2, "_2", I=H)}
+    inputs = [value("x" if other else "X", shape=["T", "N", I])]
+    source = model(graph(nodes, inputs, [value("Z", shape=[None] * 4)], constants))
+    report, target = rewritten(tmp_path, source, runtime="onnxruntime", check=not other)
+    names = [item.name for item in target.graph.node]
+    assert len(set(names)) == len(names) == len(report.notes) + 1 and names[0] == "same"
+    for name, note in zip(names[1:], report.notes, strict=True):
+        assert note.startswith(f"GRU node 'same' is now called {name!r}, because ONNX Runtime refuses")
+    for item, old in zip(target.graph.node, nodes, strict=True):
+        item.name = old.name
+    others_untouched(source, target)
+
+
 # ---- bodies, functions, external data
 
 

@@ -117,6 +117,8 @@ class _Rewriter:
             )
         if self.new != self.old:
             self._convert_others()
+        if self.options.runtime == "onnxruntime":
+            self._rename_nodes()
         self._rewrite_graph(self._scope(self.new))
         if not isinstance(self.options.quantize, bool):
             names = [summary.name for summary in self.nodes]
@@ -188,6 +190,18 @@ class _Rewriter:
 
     # GRU nodes
 
+    def _rename_nodes(self) -> None:
+        """Give different names to the nodes of each graph."""
+        for graph in all_graphs(self.model.graph):
+            used: set[str] = set()
+            for node in graph.node:
+                if node.name in used:
+                    name = self.names.fresh(node.name)
+                    reason = "ONNX Runtime refuses two nodes of a graph with the same name"
+                    self.notes.append(f"{describe(node)} is now called {name!r}, because {reason}")
+                    node.name = name
+                used |= {node.name} - {""}
+
     def _scope(self, opset: int) -> Scope:
         model = self.model
         return Scope(self.source, model.graph, model.ir_version, self.types, None, opset, self.names)
@@ -235,6 +249,7 @@ class _Rewriter:
         configs = [config]
         for change in (change for key, change in CHANGES.items() if key in plan):
             configs = [part for item in configs for part in change.apply(new, item, self.options)]
+        self.notes += [note for note in new.notes if note not in self.notes]
         written = written_attributes(configs[0], self.new) if len(configs) == 1 else []
         self.nodes.append(NodeSummary(name, (*dict.fromkeys(new.done), *written), reasons))
         return [node_of(scope, item) for item in configs]

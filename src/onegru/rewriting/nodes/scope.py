@@ -123,6 +123,7 @@ class Draft:
         nodes: the new nodes before the GRU nodes that remain, in order.
         after: the new nodes after them, in order.
         done: descriptions of the changes.
+        notes: what users of the new nodes must know.
     """
 
     def __init__(self, scope: Scope, base: str) -> None:
@@ -131,6 +132,7 @@ class Draft:
         self.nodes: list[NodeProto] = []
         self.after: list[NodeProto] = []
         self.done: list[str] = []
+        self.notes: list[str] = []
 
     def fresh(self, what: str) -> str:
         """Return a new name."""
