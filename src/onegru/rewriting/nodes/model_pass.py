@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import onnx
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onegru.core.compare import QUANTIZED
 from onegru.core.errors import SpecError
@@ -179,7 +179,8 @@ class _Rewriter:
     def _check_function(self, function: FunctionProto) -> None:
         """Raise FormatError for a function with nodes that differ between the opsets."""
         old = next((item.version for item in function.opset_import if is_onnx(item)), self.old)
-        graph, types = GraphProto(node=function.node), GraphTypes(GraphProto())
+        outputs = [ValueInfoProto(name=name) for name in function.output]
+        graph, types = GraphProto(node=function.node, output=outputs), GraphTypes(GraphProto())
         scope = Scope(self.source, graph, 3, types, None, self.new, self.names)
         for node in all_nodes(function.node):
             if is_onnx(node) and not is_same(scope, node, old, self.new):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto, NodeProto, TypeProto
 
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
@@ -75,6 +75,14 @@ class Scope(Values):
     def constant(self, name: str) -> Array | None:
         """Return a dense constant, in the graph or not yet; None for any other value."""
         return self.unused[name] if name in self.unused else super().constant(name)
+
+    def type_of(self, name: str) -> TypeProto | None:
+        """Return the type of a value; None if it is unknown."""
+        array = self.constant(name)
+        if array is None:
+            return self.types.get(name)
+        code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        return onnx.helper.make_tensor_type_proto(code, array.shape)
 
     def shared(self, base: str, array: Array) -> str:
         """Return the name of a constant with this content, which `used` adds to the graph."""
