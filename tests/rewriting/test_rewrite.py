@@ -93,8 +93,11 @@ def test_decompose_few_steps(case: Case, steps: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [0, 9])
 def test_decompose_other_numbers_of_steps(steps: int, tmp_path: Path) -> None:
     source = with_steps(Case("plain", present=("Y",)), steps)
-    _, target = rewritten(tmp_path, source, decompose=True, check=False)
+    report, target = rewritten(tmp_path, source, decompose=True, check=False)
     assert [item.op_type for item in target.graph.node if item.op_type == "Scan"]
+    needed = ("decomposed nodes need at least one step in each run",)
+    assert report.notes == (() if steps else needed)
+    assert rewritten(tmp_path, CASES[0].build(), decompose=True)[0].notes == needed
 
 
 def test_decompose_few_steps_in_float16(tmp_path: Path) -> None:
@@ -261,7 +264,10 @@ def test_bfloat16(tmp_path: Path) -> None:
     outputs = [value("Y", "bfloat16", [None] * 4)]
     source = model(graph(nodes, inputs, outputs, weights(D=2, dtype="bfloat16")), opset=22)
     report, _ = rewritten(tmp_path, source, runtime="onnxruntime")
-    assert report.notes == ("not checked in onnxruntime, which does not accept bfloat16 arrays",)
+    assert report.notes == (
+        "decomposed nodes need at least one step in each run",
+        "not checked in onnxruntime, which does not accept bfloat16 arrays",
+    )
     assert report.nodes[0].done == ("decomposed into other operators, with 2 Scans",)
     feeds = {"X": numbers(1, T, B, I, dtype="bfloat16")}
     wanted = {"Y": expected(tmp_path / "model.onnx", feeds)["Y"].astype(np.float32)}

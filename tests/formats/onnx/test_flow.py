@@ -71,6 +71,24 @@ def test_shapes_and_types() -> None:
     assert known.shape(mask) == ("dim:B", 3) and known.dtype(mask) == "bool"
 
 
+def test_equal_names_in_two_branches() -> None:
+    net = Net()
+    net.input("flag", dtype="bool")
+    net.input("x", "B", 3)
+    branches = {}
+    for name, kind in (("then_branch", "Less"), ("else_branch", "Transpose")):
+        inputs = ["x", "x"][: 1 + (kind == "Less")]
+        part = helper.make_node(kind, inputs, ["part"])
+        size = helper.make_node("Size", ["part"], ["size"])
+        outputs = [helper.make_tensor_value_info("size", TensorProto.INT64, [])]
+        branches[name] = helper.make_graph([part, size], name, [], outputs)
+    net("If", "flag", **branches)
+    (op,) = flow(net.model()).ops
+    found = {name: (body.shape("part"), body.dtype("part")) for name, body in op.bodies.items()}
+    wanted = {"then_branch": (("dim:B", 3), "bool"), "else_branch": ((3, "dim:B"), "float32")}
+    assert found == wanted
+
+
 def test_nodes_in_any_order() -> None:
     net = one_step(Step())
     model = net.model()

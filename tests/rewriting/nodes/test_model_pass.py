@@ -67,6 +67,22 @@ def test_a_transpose_that_others_take_stays(tmp_path: Path) -> None:
     assert_close(onegru.load(tmp_path / "target.onnx").run(feeds), wanted, 1e-6)
 
 
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_a_transpose_between_two_grus(is_sorted: bool, tmp_path: Path) -> None:
+    """Only one of the two GRUs can replace it."""
+    nodes = [
+        gru("X", ["", "Y_h"], bias="B", name="first"),
+        node("Transpose", ["Y_h"], ["rows"], perm=[1, 0, 2], name="to_rows"),
+        gru("rows", ["Z"], W="W_2", R="R_2", name="second"),
+    ][:: 1 if is_sorted else -1]
+    constants = {**weights(), **weights(2, "_2", I=H)}
+    proto = graph(nodes, [value("X", shape=["T", "N", I])], [value("Z", shape=[None] * 4)], constants)
+    source = save(tmp_path, model(proto))
+    rewrite(source, tmp_path / "target.onnx", layout=1)
+    feeds = {"X": numbers(1, T, B, I)}
+    assert_close(expected(tmp_path / "target.onnx", feeds), expected(source, feeds), 1e-6)
+
+
 def test_shared_weights_stay_shared(tmp_path: Path) -> None:
     nodes = [gru(name, [f"Y_{name}"], bias="B", name=name, direction="bidirectional") for name in ("a", "b")]
     inputs = [value(name, shape=["T", "N", I]) for name in ("a", "b")]
@@ -113,6 +129,27 @@ def test_names_in_use(tmp_path: Path) -> None:
         assert len(names) == len(set(names))
 
 
+@pytest.mark.parametrize("other", ["", "Relu"])
+def test_nodes_with_the_same_name(other: str, tmp_path: Path) -> None:
+    """ONNX Runtime refuses them, so it cannot run a source with other nodes for the check."""
+    nodes = [
+        node(other or "Identity", ["x"], ["X"], name="same"),
+        gru("X", ["", "Y_h"], bias="B", name="same"),
+        gru("Y_h", ["Z"], W="W_2", R="R_2", name="same"),
+    ][not other :]
+    constants = {**weights(), **weights(2, "_2", I=H)}
+    inputs = [value("x" if other else "X", shape=["T", "N", I])]
+    source = model(graph(nodes, inputs, [value("Z", shape=[None] * 4)], constants))
+    report, target = rewritten(tmp_path, source, runtime="onnxruntime", check=not other)
+    names = [item.name for item in target.graph.node]
+    assert len(set(names)) == len(names) == len(report.notes) + 1 and names[0] == "same"
+    for name, note in zip(names[1:], report.notes, strict=True):
+        assert note.startswith(f"GRU node 'same' is now called {name!r}, because ONNX Runtime refuses")
+    for item, old in zip(target.graph.node, nodes, strict=True):
+        item.name = old.name
+    others_untouched(source, target)
+
+
 # ---- bodies, functions, external data
 
 
@@ -152,6 +189,23 @@ def test_bodies(options: dict[str, Any], tmp_path: Path) -> None:
         wanted = onnxruntime_results(source, feeds)
         tolerance = 2e-3 if "dtype" in options else 1e-6
         assert_close(onnxruntime_results(target, feeds), wanted, tolerance)
+
+
+def test_equal_names_in_two_branches(tmp_path: Path) -> None:
+    """Each branch has its own number of steps, so its own number of unrolled ones."""
+    branches = {}
+    for name, steps in (("then", 2), ("else", 4)):
+        nodes = [node("Slice", ["X", "from", name], ["x"]), gru("x", ["", "h"], bias="B", name=name)]
+        branches[f"{name}_branch"] = graph(nodes, outputs=[value("h", shape=[1, B, H])])
+        branches[f"{name}_branch"].value_info.append(value("x", shape=[steps, B, I]))
+    inputs = [value("flag", "bool", []), value("X", shape=[4, B, I])]
+    constants = {**weights(), "from": np.array([0]), "then": np.array([2]), "else": np.array([4])}
+    nodes = [node("If", ["flag"], ["Y"], name="if", **branches)]
+    source = model(graph(nodes, inputs, [value("Y", shape=[1, B, H])], constants))
+    _, target = rewritten(tmp_path, source, decompose=True, check=False)
+    for flag in (True, False):
+        feeds = {"flag": np.array(flag), "X": numbers(1, 4, B, I)}
+        assert_close(onnxruntime_results(target, feeds), onnxruntime_results(source, feeds), 1e-6)
 
 
 def test_bodies_that_onnxruntime_cannot_run(tmp_path: Path) -> None:

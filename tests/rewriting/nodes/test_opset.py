@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import ModelProto
 
 import onegru
 from onegru.rewriting.rewrite import rewrite
@@ -119,3 +121,92 @@ def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
     with pytest.raises(onegru.FormatError, match="LayerNormalization node 'norm': cannot be converted"):
         rewrite(save(tmp_path, source), tmp_path / "target.onnx", opset=13)
     assert not (tmp_path / "target.onnx").exists()
+
+
+def with_node(
+    kind: str, opset: int, others: Mapping[str, Any], attributes: Mapping[str, Any], mask: bool = False
+) -> ModelProto:
+    """A GRU after a node of this kind, whose other inputs are constants."""
+    made = node(kind, ["x", *others], ["X", "mask"][: 1 + mask], name="changed", **attributes)
+    outputs = [value("Y", shape=[None] * 4)]
+    outputs += [value("mask", "float32" if opset < 10 else "bool", [2, 4, I])] if mask else []
+    constants = {**weights(), **{name: np.asarray(array) for name, array in others.items()}}
+    return model(
+        graph([made, gru("X", ["Y"], name="gru")], [value("x", shape=[2, 4, I])], outputs, constants),
+        opset=opset,
+    )
+
+
+ONES = np.ones(I, np.float32)
+ZEROS = np.zeros((2, 4, I), np.float32)
+SCALES = {"roi": ONES[:0], "scales": ONES[:3]}
+MODE = "coordinate_transformation_mode"
+
+
+@pytest.mark.parametrize(
+    ("kind", "opsets", "others", "attributes", "reason"),
+    [
+        ("PRelu", (6, 14), {"slope": ONES[:4]}, {}, "slope must have one value"),
+        ("PRelu", (14, 6), {"slope": ONES}, {}, "slope must have one value"),
+        ("Selu", (1, 14), {}, {}, "must have both"),
+        ("BatchNormalization", (6, 14), dict.fromkeys("abcd", ONES[:4]), {}, "set is_test"),
+        ("Mean", (8, 7), {"a": ONES}, {}, "must have the same known shape"),
+        ("Hardmax", (12, 14), {}, {"axis": 1}, "`axis` must be the last one"),
+        ("Softmax", (14, 12), {}, {"axis": 1}, "`axis` must be the last one"),
+        ("GroupNormalization", (18, 21), {"a": ONES[:2], "b": ONES[:2]}, {"num_groups": 2}, "each channel"),
+        ("Resize", (11, 13), SCALES, {MODE: "tf_half_pixel_for_nn"}, "only exists below opset 13"),
+        ("Resize", (19, 18), SCALES, {MODE: "half_pixel_symmetric"}, "needs opset 19"),
+        ("Mod", (28, 27), {"a": ONES}, {}, "need fmod = 1"),
+        ("Pad", (19, 18), {"a": [1, 0, 0, 0, 0, 0]}, {"mode": "wrap"}, "needs opset 19"),
+        (
+            "ScatterElements",
+            (18, 16),
+            {"a": np.zeros((2, 4, I), np.int64), "b": ZEROS},
+            {"reduction": "max"},
+            "18",
+        ),
+    ],
+)
+def test_a_node_with_another_meaning(
+    kind: str,
+    opsets: tuple[int, int],
+    others: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    reason: str,
+    tmp_path: Path,
+) -> None:
+    """The schemas have the same form, or onnx's converter returns a wrong node."""
+    source = save(tmp_path, with_node(kind, opsets[0], others, attributes))
+    with pytest.raises(onegru.FormatError, match=f"{kind} node 'changed': cannot be converted .*{reason}"):
+        rewrite(source, tmp_path / "target.onnx", opset=opsets[1], check=False)
+
+
+def test_the_mask_of_a_dropout(tmp_path: Path) -> None:
+    proto = with_node("Dropout", 7, {}, {}, mask=True)
+    with pytest.raises(onegru.FormatError, match="its mask has the type of its input below opset 10"):
+        rewrite(save(tmp_path, proto), opset=10, check=False)
+    proto.graph.value_info.append(proto.graph.output.pop())
+    report, target = rewritten(tmp_path, proto, opset=10)
+    assert report.others == ()
+    onnxruntime_results(target, {"x": numbers(1, 2, 4, I)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "opsets", "others", "attributes"),
+    [
+        ("PRelu", (6, 14), {"slope": ONES[:1]}, {}),
+        ("Mean", (8, 7), {"a": ZEROS}, {}),
+        ("Softmax", (14, 12), {}, {"axis": 2}),
+        ("ScatterElements", (18, 16), {"a": np.zeros((2, 4, I), np.int64), "b": ZEROS}, {"reduction": "add"}),
+    ],
+)
+def test_a_node_with_the_same_meaning(
+    kind: str,
+    opsets: tuple[int, int],
+    others: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    tmp_path: Path,
+) -> None:
+    source = with_node(kind, opsets[0], others, attributes)
+    report, target = rewritten(tmp_path, source, opset=opsets[1], check=False)
+    assert report.others == () and target.graph.node[0] == source.graph.node[0]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, repeat
 from typing import Any
 
 import onnx
@@ -19,10 +21,43 @@ from onegru.formats.onnx.validate import Source, attribute_graphs, element_type,
 from onegru.formats.onnx.values import Values
 
 
+class GraphTypes(ChainMap[str, TypeProto]):
+    """The known types of the values in a graph and in the enclosing graphs."""
+
+    def __init__(self, graph: GraphProto, outer: GraphTypes | None = None) -> None:
+        stated = (*graph.value_info, *graph.output, *graph.input)
+        own = {value.name: value.type for value in stated if value.type.WhichOneof("value") is not None}
+        super().__init__(own, *(() if outer is None else outer.maps))
+        self._bodies = {
+            _first_output(node): [GraphTypes(body, self) for body in attribute_graphs(node)]
+            for node in graph.node
+            if any(attribute_graphs(node))
+        }
+
+    def bodies(self, node: NodeProto) -> Iterator[tuple[GraphProto, GraphTypes]]:
+        """Iterate over the subgraphs of a node, and the types of their values."""
+        known = self._bodies.get(_first_output(node), [])
+        return zip(attribute_graphs(node), chain(known, repeat(self)), strict=False)
+
+
+def _first_output(node: NodeProto) -> str:
+    return next(filter(None, node.output), "")
+
+
+def graph_types(model: ModelProto) -> GraphTypes:
+    """Return the stated and inferred types of a model's values."""
+    try:
+        # Without data_prop, which needs unbounded memory for growing shapes.
+        inferred = onnx.shape_inference.infer_shapes(without_weights(model))
+    except Exception:  # no specific class; only the stated types are available then
+        inferred = model
+    return GraphTypes(inferred.graph)
+
+
 def flow_of(
     source: Source,
     graph: GraphProto,
-    types: Mapping[str, TypeProto],
+    types: GraphTypes,
     ir_version: int,
     outer: Flow | None = None,
 ) -> Flow:
@@ -58,7 +93,9 @@ def lazy_flow_of(values: Values) -> LazyFlow:
     """Convert a graph to a lazy flow that only knows shapes and constants."""
     graph, plain = values.graph, [node for node in values.graph.node if is_plain_constant(node)]
     constants = _constants_of(values, [name for node in plain for name in node.output])
-    read = functools.partial(_op_of, values.source, types={}, ir_version=values.ir_version)
+    read = functools.partial(
+        _op_of, values.source, types=GraphTypes(GraphProto()), ir_version=values.ir_version
+    )
     producers: dict[str, Callable[[], Op]] = {}
     flow = LazyFlow([value.name for value in graph.input], producers, constants, *_stated(graph))
     for name, node in values.producers.items():
@@ -83,15 +120,14 @@ def _stated(graph: GraphProto) -> tuple[dict[str, Shape], dict[str, str]]:
     return shapes, dtypes
 
 
-def _op_of(
-    source: Source, node: NodeProto, types: Mapping[str, TypeProto], ir_version: int, flow: Flow
-) -> Op:
+def _op_of(source: Source, node: NodeProto, types: GraphTypes, ir_version: int, flow: Flow) -> Op:
     kind = node.op_type if is_onnx(node) else f"{node.domain}::{node.op_type}"
     attributes: dict[str, Any] = {}
     bodies: dict[str, Flow] = {}
+    inner = (known for _, known in types.bodies(node))
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
-            bodies[attribute.name] = flow_of(source, attribute.g, types, ir_version, flow)
+            bodies[attribute.name] = flow_of(source, attribute.g, next(inner), ir_version, flow)
         elif attribute.type == AttributeProto.GRAPHS or attribute.ref_attr_name:
             kind = f"unknown::{kind}"
         elif attribute.type == AttributeProto.TENSOR:
@@ -126,20 +162,3 @@ def _learn(name: str, kind: TypeProto, shapes: dict[str, Shape], dtypes: dict[st
     dtype = element_type(kind.tensor_type.elem_type)
     if dtype is not None:
         dtypes[name] = dtype.name
-
-
-def graph_types(model: ModelProto) -> dict[str, TypeProto]:
-    """Return the stated and inferred types of a model's values."""
-    try:
-        # Without data_prop, which needs unbounded memory for growing shapes.
-        inferred = onnx.shape_inference.infer_shapes(without_weights(model))
-    except Exception:  # no specific class; only the stated types are available then
-        inferred = model
-    types: dict[str, TypeProto] = {}
-    graphs = [inferred.graph]
-    while graphs:
-        graph = graphs.pop()
-        for value in (*graph.value_info, *graph.output, *graph.input):
-            types[value.name] = value.type
-        graphs += [body for node in graph.node for body in attribute_graphs(node)]
-    return types

@@ -96,11 +96,12 @@ def _other_layout(config: GruNodeConfig) -> list[GruNodeConfig]:
 
 
 def _swapped_input(new: Draft, config: GruNodeConfig, port: str) -> str:
-    producer = new.scope.producers.get(config.inputs[port])
-    if producer is not None and _perm(producer) == _SWAPPED:
-        new.scope.retired.add(config.inputs[port])
+    scope, value = new.scope, config.inputs[port]
+    producer = scope.producers.get(value)
+    if producer is not None and _perm(producer) == _SWAPPED and value not in scope.dropped:
+        scope.retired.add(value)
         return str(producer.input[0])
-    return new.op("Transpose", [config.inputs[port]], port, perm=_SWAPPED)
+    return new.op("Transpose", [value], port, perm=_SWAPPED)
 
 
 def _swapped_output(
@@ -109,8 +110,10 @@ def _swapped_output(
     scope, value = new.scope, config.outputs[port]
     consumers = scope.consumers.get(value, [])
     if len(consumers) == 1 and value not in scope.outputs and _perm(consumers[0]) == back:
-        new.dropped.add(consumers[0].output[0])
-        return str(consumers[0].output[0])
+        output = str(consumers[0].output[0])
+        if output not in scope.retired:  # a GRU node that skips the Transpose reads `value`
+            scope.dropped.add(output)
+            return output
     return _returned(new, config, port, "Transpose", perm=perm)
 
 

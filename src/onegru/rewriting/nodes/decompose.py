@@ -36,10 +36,13 @@ def decompose(draft: Draft, config: GruNodeConfig, _: object) -> list[GruNodeCon
             "opset", f"{scope.opset}; must be at least {DECOMPOSED_OPSET} to decompose {config.label}"
         )
     dtype, hidden_size = require(scope, config, "decompose")
-    _Expansion(draft, config, dtype, hidden_size).expand()
+    expansion = _Expansion(draft, config, dtype, hidden_size)
+    expansion.expand()
     count = sum(item.op_type == "Scan" for item in draft.nodes)
     loops = f"with {count} Scan{'s'[: count - 1]}" if count else "step by step"
     draft.done.append(f"decomposed into other operators, {loops}")
+    if not expansion.T:  # open, or fixed at 0
+        draft.notes.append("decomposed nodes need at least one step in each run")
     return []
 
 
@@ -68,8 +71,8 @@ class _Expansion:
         self.H = hidden_size
         self.reversed = reversed_directions(config.direction)
         shape = self.scope.shape(config.origin.input[0])  # new values have no shape yet
-        T = None if shape is None or len(shape) != 3 else shape[1 if config.stated.get("layout") else 0]
-        self.steps = T if T is not None and 1 <= T <= _MOST_UNROLLED else None
+        self.T = None if shape is None or len(shape) != 3 else shape[1 if config.stated.get("layout") else 0]
+        self.steps = self.T if self.T and self.T <= _MOST_UNROLLED else None
 
     def expand(self) -> None:
         draft, config = self.draft, self.config

@@ -8,21 +8,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import onnx
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onegru.core.compare import QUANTIZED
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.constant_weights import fold_weights
 from onegru.formats.onnx.dequantized import fold_dequantized
+from onegru.formats.onnx.flow import GraphTypes, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.parse import model_opset
-from onegru.formats.onnx.upgrade import infer_shapes
 from onegru.formats.onnx.validate import (
     Source,
     all_tensors,
-    attribute_graphs,
     describe,
     drop_named,
     is_augru,
@@ -38,8 +37,8 @@ from onegru.rewriting.external_data import embed_external, left_external
 from onegru.rewriting.nodes.changes import CHANGES, FLOAT16_OPSET, RewriteOptions, to_int8
 from onegru.rewriting.nodes.node_config import node_of, operator_at, read_config
 from onegru.rewriting.nodes.opset import convert_nodes, is_same
-from onegru.rewriting.nodes.plan import plan_node, written_attributes
-from onegru.rewriting.nodes.scope import Draft, Scope, value_types
+from onegru.rewriting.nodes.plan import ChangeNames, plan_node, written_attributes
+from onegru.rewriting.nodes.scope import Draft, Scope
 
 _WEIGHTS = ("W", "R", "B", "initial_h")  # inputs that can be constants
 
@@ -100,7 +99,7 @@ class _Rewriter:
             self.retired = fold_weights(source, self.model, self.old, max(size, held))
             if self.retired:
                 self.notes.append("weights that nodes compute from constants are now constants")
-        self.types = value_types(infer_shapes(self.model).graph)
+        self.types = graph_types(self.model)
         self.names = Names(self.model)
         self.new = options.opset or self._least_opset()
 
@@ -118,7 +117,9 @@ class _Rewriter:
             )
         if self.new != self.old:
             self._convert_others()
-        self._rewrite_graph(self.model.graph, None)
+        if self.options.runtime == "onnxruntime":
+            self._rename_nodes()
+        self._rewrite_graph(self._scope(self.new))
         if not isinstance(self.options.quantize, bool):
             names = [summary.name for summary in self.nodes]
             for name in sorted(self.options.quantize - set(names)):
@@ -142,19 +143,19 @@ class _Rewriter:
         if self.options.decompose or self.decomposes_augru:
             least = max(least, DECOMPOSED_OPSET)
         if self.options.runtime is not None and least < DECOMPOSED_OPSET:
-            scope = self._scope(self.model.graph, None, least)
-            plans = [
-                plan_node(scope, read_config(scope, node, self.old), self.options, self.old)[0]
-                for node in all_nodes(self.model.graph.node)
-                if is_gru(node)
-            ]
+            waiting, plans = [self._scope(least)], list[ChangeNames]()
+            for scope in waiting:
+                grus = filter(is_gru, scope.graph.node)
+                configs = [read_config(scope, node, self.old) for node in grus]
+                plans += [plan_node(scope, config, self.options, self.old)[0] for config in configs]
+                waiting += [body for node in scope.graph.node for body in scope.bodies(node)]
             if any("decompose" in plan for plan in plans):
                 least = DECOMPOSED_OPSET
         return least
 
     def _convert_others(self) -> None:
         """Convert all nodes except the GRUs to the new opset."""
-        self._convert_graph(self.model.graph, None)
+        self._convert_graph(self._scope(self.new))
         for function in self.model.functions:
             if not is_augru_function(function):  # AUGRU functions are created again
                 self._check_function(function)
@@ -166,11 +167,11 @@ class _Rewriter:
             self.model.opset_import.append(onnx.helper.make_opsetid("", self.new))
             self.model.ir_version = max(self.model.ir_version, 3)
 
-    def _convert_graph(self, graph: GraphProto, outer: Scope | None) -> None:
-        scope = self._scope(graph, outer, self.new)
+    def _convert_graph(self, scope: Scope) -> None:
+        graph = scope.graph
         for node in graph.node:
-            for body in attribute_graphs(node):
-                self._convert_graph(body, scope)
+            for body in scope.bodies(node):
+                self._convert_graph(body)
         self.others += convert_nodes(scope, self.old, self.new)
         if scope.early:
             replace_nodes(graph, [*scope.early, *graph.node])
@@ -178,7 +179,9 @@ class _Rewriter:
     def _check_function(self, function: FunctionProto) -> None:
         """Raise FormatError for a function with nodes that differ between the opsets."""
         old = next((item.version for item in function.opset_import if is_onnx(item)), self.old)
-        scope = Scope(self.source, GraphProto(node=function.node), 3, {}, None, self.new, self.names)
+        outputs = [ValueInfoProto(name=name) for name in function.output]
+        graph, types = GraphProto(node=function.node, output=outputs), GraphTypes(GraphProto())
+        scope = Scope(self.source, graph, 3, types, None, self.new, self.names)
         for node in all_nodes(function.node):
             if is_onnx(node) and not is_same(scope, node, old, self.new):
                 raise self.source.error(
@@ -188,28 +191,41 @@ class _Rewriter:
 
     # GRU nodes
 
-    def _scope(self, graph: GraphProto, outer: Scope | None, opset: int) -> Scope:
-        return Scope(self.source, graph, self.model.ir_version, self.types, outer, opset, self.names)
+    def _rename_nodes(self) -> None:
+        """Give different names to the nodes of each graph."""
+        for graph in all_graphs(self.model.graph):
+            used: set[str] = set()
+            for node in graph.node:
+                if node.name in used:
+                    name = self.names.fresh(node.name)
+                    reason = "ONNX Runtime refuses two nodes of a graph with the same name"
+                    self.notes.append(f"{describe(node)} is now called {name!r}, because {reason}")
+                    node.name = name
+                used |= {node.name} - {""}
 
-    def _rewrite_graph(self, graph: GraphProto, outer: Scope | None) -> None:
-        scope = self._scope(graph, outer, self.new)
-        dropped: set[str] = set()
+    def _scope(self, opset: int) -> Scope:
+        model = self.model
+        return Scope(self.source, model.graph, model.ir_version, self.types, None, opset, self.names)
+
+    def _rewrite_graph(self, scope: Scope) -> None:
+        graph = scope.graph
         nodes: list[NodeProto] = []
         before = _given(graph)
         for node in graph.node:
-            for body in attribute_graphs(node):
-                self._rewrite_graph(body, scope)
+            for body in scope.bodies(node):
+                self._rewrite_graph(body)
         for node in list(graph.node):
             if is_gru(node) or (self.decomposes_augru and is_augru(node)):
                 new = Draft(scope, node.name or next(filter(None, node.output), ""))
                 core = self._rewrite_node(new, node)
                 nodes += [*new.nodes, *core, *new.after]
-                dropped |= new.dropped
             elif is_augru(node) and self.options.quantizes(node):
                 nodes += self._quantized(scope, node)
             else:
                 nodes.append(node)
-        nodes = [node for node in nodes if node.op_type != "Transpose" or not dropped & set(node.output)]
+        nodes = [
+            node for node in nodes if node.op_type != "Transpose" or not scope.dropped & set(node.output)
+        ]
         replace_nodes(graph, [*scope.early, *nodes])
         self.retired |= scope.retired
         drop_named(graph.value_info, before - _given(graph))
@@ -234,6 +250,7 @@ class _Rewriter:
         configs = [config]
         for change in (change for key, change in CHANGES.items() if key in plan):
             configs = [part for item in configs for part in change.apply(new, item, self.options)]
+        self.notes += [note for note in new.notes if note not in self.notes]
         written = written_attributes(configs[0], self.new) if len(configs) == 1 else []
         self.nodes.append(NodeSummary(name, (*dict.fromkeys(new.done), *written), reasons))
         return [node_of(scope, item) for item in configs]

@@ -15,8 +15,17 @@ from onegru.core.errors import FormatError
 from onegru.formats.onnx.node import type_words
 from onegru.formats.onnx.order import node_inputs
 from onegru.formats.onnx.upgrade import converter_reason, upgrade
-from onegru.formats.onnx.validate import attribute_graphs, describe, is_gru, is_onnx, replace_nodes, trimmed
+from onegru.formats.onnx.validate import (
+    attribute_graphs,
+    describe,
+    drop_named,
+    is_gru,
+    is_onnx,
+    replace_nodes,
+    trimmed,
+)
 from onegru.operators.onnx import OLDEST_OPSET
+from onegru.rewriting.nodes.meanings import changed_meaning
 from onegru.rewriting.nodes.scope import Scope
 
 # From these versions on, only the accepted types changed. Scan-8 had a batch axis.
@@ -44,6 +53,8 @@ def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
         nodes += [node] if converted is None else converted
         if converted is not None:
             changed.append(describe(node))
+    masks = {name for node in nodes if node.op_type == "Dropout" for name in node.output[1:]}
+    drop_named(scope.graph.value_info, masks)  # the type of an unused mask may differ in the new opset
     if changed:
         replace_nodes(scope.graph, nodes)
     return changed
@@ -58,6 +69,8 @@ def is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
         except onnx.defs.SchemaError as error:
             raise _cannot(scope, node, old, new, f"opset {opset} has no such operator") from error
     first, second = schemas
+    if reason := changed_meaning(scope, node, old, new):
+        raise _cannot(scope, node, old, new, reason)
     if first.since_version == second.since_version:
         return True
     if any(attribute_graphs(node)):
@@ -84,7 +97,7 @@ def _takes_types(scope: Scope, node: NodeProto, schema: onnx.defs.OpSchema) -> b
     """Whether an operator accepts the known types of a node's inputs."""
     for index, name in enumerate(node.input):
         port = schema.inputs[min(index, len(schema.inputs) - 1)]
-        words = type_words(_type_of(scope, name) or TypeProto())
+        words = type_words(scope.type_of(name) or TypeProto())
         if name and words and words not in port.types:
             return False
     return True
@@ -123,18 +136,10 @@ def _one_node_model(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
         if array is not None and array.size <= _LARGEST:
             tensors.append(onnx.numpy_helper.from_array(array, name))
         else:
-            inputs.append(ValueInfoProto(name=name, type=_type_of(scope, name)))
+            inputs.append(ValueInfoProto(name=name, type=scope.type_of(name)))
     outputs = [ValueInfoProto(name=name, type=scope.types.get(name)) for name in filter(None, node.output)]
     graph = onnx.helper.make_graph([node], "node", inputs, outputs, tensors)
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
-
-
-def _type_of(scope: Scope, name: str) -> TypeProto | None:
-    array = scope.constant(name)
-    if array is not None:
-        code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-        return onnx.helper.make_tensor_type_proto(code, array.shape)
-    return scope.types.get(name)
 
 
 def _same_content(one: NodeProto, other: NodeProto) -> bool:

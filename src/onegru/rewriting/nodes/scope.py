@@ -14,20 +14,10 @@ from onnx import GraphProto, NodeProto, TypeProto
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.table import evaluate
-from onegru.formats.onnx.flow import flow_of
+from onegru.formats.onnx.flow import GraphTypes, flow_of
 from onegru.formats.onnx.validate import Source
-from onegru.formats.onnx.values import Names, Values, all_graphs
+from onegru.formats.onnx.values import Names, Values
 from onegru.formats.onnx.writing.edit import code_of, node_with_lists
-
-
-def value_types(graph: GraphProto) -> dict[str, TypeProto]:
-    """Return the declared types of the values in a graph and its subgraphs."""
-    types: dict[str, TypeProto] = {}
-    for part in all_graphs(graph):
-        for value in (*part.input, *part.output, *part.value_info):
-            if value.type.WhichOneof("value") is not None:
-                types.setdefault(value.name, value.type)
-    return types
 
 
 class Scope(Values):
@@ -37,7 +27,7 @@ class Scope(Values):
         source: the file.
         graph: the graph.
         ir_version: the model's IR version.
-        types: the known types of values in the model.
+        types: the known types of the values that the graph can use.
         outer: the enclosing scope of a subgraph. Default: None (the main graph).
         opset: the opset of new nodes.
         names: the names in use in the model.
@@ -46,6 +36,7 @@ class Scope(Values):
         early: new Constant nodes, which come before all other nodes.
         unused: new constants that no node uses yet; they are not in the graph.
         retired: inputs of rewritten nodes that may no longer be needed.
+        dropped: outputs of Transposes that a GRU node's layout replaces.
     """
 
     def __init__(
@@ -53,28 +44,45 @@ class Scope(Values):
         source: Source,
         graph: GraphProto,
         ir_version: int,
-        types: Mapping[str, TypeProto],
+        types: GraphTypes,
         outer: Scope | None,
         opset: int,
         names: Names,
     ) -> None:
         super().__init__(source, graph, ir_version, types, outer)
+        self.graph_types = types
         self.opset = opset
         self.names = names
         self.early: list[NodeProto] = []
         self.unused: dict[str, Array] = {}
         self.retired: set[str] = set()
+        self.dropped: set[str] = set()
         self._shared: dict[Hashable, str] = {}
 
     @functools.cached_property
     def flow(self) -> Flow:
         """The original graph."""
         outer = self.outer.flow if isinstance(self.outer, Scope) else None
-        return flow_of(self.source, self.graph, self.types, self.ir_version, outer)
+        return flow_of(self.source, self.graph, self.graph_types, self.ir_version, outer)
+
+    def bodies(self, node: NodeProto) -> list[Scope]:
+        """Return the scopes of a node's subgraphs."""
+        return [
+            Scope(self.source, body, self.ir_version, types, self, self.opset, self.names)
+            for body, types in self.graph_types.bodies(node)
+        ]
 
     def constant(self, name: str) -> Array | None:
         """Return a dense constant, in the graph or not yet; None for any other value."""
         return self.unused[name] if name in self.unused else super().constant(name)
+
+    def type_of(self, name: str) -> TypeProto | None:
+        """Return the type of a value; None if it is unknown."""
+        array = self.constant(name)
+        if array is None:
+            return self.types.get(name)
+        code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        return onnx.helper.make_tensor_type_proto(code, array.shape)
 
     def shared(self, base: str, array: Array) -> str:
         """Return the name of a constant with this content, which `used` adds to the graph."""
@@ -122,8 +130,8 @@ class Draft:
     Attributes:
         nodes: the new nodes before the GRU nodes that remain, in order.
         after: the new nodes after them, in order.
-        dropped: outputs of Transposes that the GRU node's layout replaces.
         done: descriptions of the changes.
+        notes: what users of the new nodes must know.
     """
 
     def __init__(self, scope: Scope, base: str) -> None:
@@ -131,8 +139,8 @@ class Draft:
         self.base = base
         self.nodes: list[NodeProto] = []
         self.after: list[NodeProto] = []
-        self.dropped: set[str] = set()
         self.done: list[str] = []
+        self.notes: list[str] = []
 
     def fresh(self, what: str) -> str:
         """Return a new name."""
