@@ -114,7 +114,8 @@ def rewrite(
             of steps at 8 or fewer, they are unrolled, without Scan and Shape.
         runtime: "onnxruntime" or "openvino", to make the smallest change to each node that this runtime
             rejects or computes incorrectly, and to check the target in this runtime. AUGRU nodes get their
-            function for "onnxruntime", and are decomposed for "openvino". Default: None (no runtime).
+            function for "onnxruntime", and are decomposed for "openvino". A decomposed node needs at least
+            one step. Default: None (no runtime).
         check: whether to compare the target with the source on random inputs, or a `Check` with inputs and
             tolerance. Default: True, with a tolerance of 1e-6 for float32, 1e-10 for float64, 2e-3 for
             float16 and 2e-2 for bfloat16, for the type of the output or of a GRU node. The tolerance in
