@@ -45,20 +45,12 @@ class IrGraph:
 
 
 class IrReader:
-    """Reader of the graphs of one file.
-
-    Args:
-        parser: the parser of the file's attributes.
-        constants: the constants of the file.
-
-    Attributes:
-        names: all used names.
-    """
+    """Reader of the graphs of one file."""
 
     def __init__(self, parser: AttributeParser, constants: Constants) -> None:
         self.parser = parser
         self.constants = constants
-        self.names: set[str] = set()
+        self.names: set[str] = set()  # all used names
         self._owners: dict[Size, list[tuple[Flow, str]]] = {}  # the values that have each named size
         self._stated: dict[str, Shape] = {}
 

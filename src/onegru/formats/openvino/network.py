@@ -190,18 +190,12 @@ def _is_input(output: Any) -> bool:
 
 
 class _Compiled:
-    """Compiled model with its requests, each with separate tensors.
-
-    Attributes:
-        model: OpenVINO's compiled model.
-        process: the process that compiled it and has its threads.
-        lost: requests whose errors were lost, and that OpenVINO can run again.
-    """
+    """Compiled model with its requests, each with separate tensors."""
 
     def __init__(self, compiled: Any, file: str, is_fixed: bool) -> None:
         self.model = compiled
-        self.process = os.getpid()
-        self.lost: list[object] = []
+        self.process = os.getpid()  # the process that compiled it and has its threads
+        self.lost: list[object] = []  # requests whose errors were lost, and that OpenVINO can run again
         self._idle: list[_Request | _SizedRequest] = []
         ports = [*compiled.inputs, *compiled.outputs]
         types = [port.element_type.to_string() for port in ports]

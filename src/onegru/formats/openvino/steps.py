@@ -23,18 +23,7 @@ class PlacedLayer:
 
 
 class Walker:
-    """Analysis of one graph.
-
-    Args:
-        parser: the parser of the file's attributes.
-        constants: the constants.
-        layers: the layers in topological order.
-        grus: the layers that onegru runs, by id.
-        results: the values of the outputs.
-
-    Attributes:
-        others: the layers that are neither GRU layers nor computed only from constants.
-    """
+    """Analysis of one graph, whose layers are in topological order."""
 
     def __init__(
         self,

@@ -21,32 +21,18 @@ _SINCE = {"Expand": 8, "Max": 8, "Min": 8, "Less": 9, "Where": 9, "Range": 11}
 
 
 class Emitter(Builder):
-    """Creates new operators for a recurrence, and reuses existing ones.
-
-    Args:
-        flow: the graph of the operators.
-        base: the prefix of their names.
-        names: all names in use; new names are added.
-        dtype: the element type of the recurrence.
-        known: the existing new operators and constants. Default: None (none exist).
-
-    Attributes:
-        constants: new constants, which are not in the flow yet.
-        indices: values that are iteration indices of the enclosing loop.
-        has_lengths: whether nodes may have lengths.
-        opset: the ONNX opset.
-    """
+    """Creates new operators for a recurrence, and reuses existing ones."""
 
     def __init__(
         self, flow: Flow, base: str, names: set[str], dtype: str, known: dict[Hashable, str] | None = None
     ) -> None:
         super().__init__(flow, base, names)
         self.dtype = dtype
-        self.constants: dict[str, Array] = {}
+        self.constants: dict[str, Array] = {}  # new constants, which are not in the flow yet
         self.known: ChainMap[Hashable, str] = ChainMap({}, known if known is not None else {})
-        self.has_lengths = True
+        self.has_lengths = True  # whether nodes may have lengths
         self.opset = EVERY_OPSET
-        self.indices: Mapping[str, LoopIndex] = {}
+        self.indices: Mapping[str, LoopIndex] = {}  # iteration indices of the enclosing loop
 
     def op(
         self,

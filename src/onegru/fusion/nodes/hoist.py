@@ -33,23 +33,14 @@ def computed_ahead(loop: Loop) -> set[str]:
 
 
 class Hoist:
-    """Computes values of a loop's body for all iterations, with new operators outside the loop.
-
-    Args:
-        loop: the loop.
-        emitter: collects the new operators.
-        writes: the kinds of operators that the file supports. Default: None (all).
-
-    Attributes:
-        step: 1 if the iterations are in order, -1 if they are reversed; 0 if unknown.
-    """
+    """Computes values of a loop's body for all iterations, with new operators outside the loop."""
 
     def __init__(self, loop: Loop, emitter: Emitter, writes: Collection[str] | None) -> None:
         self.loop = loop
         self.body = loop.body
         self.emitter = emitter
-        self.writes = writes
-        self.step = 0
+        self.writes = writes  # the kinds of operators that the file supports; None for all
+        self.step = 0  # 1 if the iterations are in order, -1 if they are reversed; 0 if unknown
         self._known: dict[str, _Value] = {}
 
     def over_time(self, view: View) -> Sliced:

@@ -19,7 +19,7 @@ from onegru.rewriting.nodes.scope import Scope
 class Meaning(NamedTuple):
     """A change of the meaning of some operators."""
 
-    operators: tuple[str, ...]
+    operators: str
     opset: int  # the first opset with the new meaning
     has_effect: Callable[[Scope, NodeProto, int], object]  # whether a node of this opset may be affected
     reason: str
@@ -30,7 +30,7 @@ def changed_meaning(scope: Scope, node: NodeProto, old: int, new: int) -> str:
     """Return why a node has another meaning in the new opset; empty if it has the same."""
     for item in MEANINGS:
         crosses = min(old, new) < item.opset <= max(old, new) and item.is_upgrade in (None, new > old)
-        if crosses and node.op_type in item.operators and item.has_effect(scope, node, old):
+        if crosses and node.op_type in item.operators.split() and item.has_effect(scope, node, old):
             return item.reason
     return ""
 
@@ -81,67 +81,29 @@ def _divides_floats(scope: Scope, node: NodeProto, _: int) -> bool:
     return not _attribute(node, "fmod", 0) and scope.dtype(node.input[0]) is not None
 
 
+_reduces = _has_value("reduction", b"max", b"min")
 _JOINED = "below opset 13 it joins all axes from `axis` on, so `axis` must be the last one"
+_TRAINS = "without is_test = 1, it is in training mode there; set is_test"
+_SLOPES = "a slope has a value for each channel below opset 7, and broadcasts like in NumPy from 7 on; the "
+_SLOPES += "slope must have one value, or x two axes"
+_SIZES = "below opset 8, all inputs must have the same known shape; use Expand before it"
+_MASK = "its mask has the type of its input below opset 10, and is bool from 10 on; it must not be used"
+_GROUPS = "scale and bias have a value for each group below opset 21, and for each channel from 21 on"
+_NEW_MODE = "the mode half_pixel_symmetric needs opset 19"
+_OLD_MODE = "the mode tf_half_pixel_for_nn only exists below opset 13"
+_TRANSFORMS = "coordinate_transformation_mode"
 MEANINGS = (
-    Meaning(("Selu",), 6, _lacks_numbers, "the defaults of alpha and gamma differ; it must have both"),
-    Meaning(
-        ("BatchNormalization", "Dropout"),
-        7,
-        _is_training,
-        "without is_test = 1, it is in training mode there; set is_test",
-        is_upgrade=True,
-    ),
-    Meaning(
-        ("PRelu",),
-        7,
-        _depends_on_slope,
-        "a slope has a value for each channel below opset 7, and broadcasts like in NumPy from 7 on; the "
-        "slope must have one value, or x two axes",
-    ),
-    Meaning(
-        ("Max", "Mean", "Min", "Sum"),
-        8,
-        _broadcasts,
-        "below opset 8, all inputs must have the same known shape; use Expand before it",
-        is_upgrade=False,
-    ),
-    Meaning(
-        ("Dropout",),
-        10,
-        _uses_mask,
-        "its mask has the type of its input below opset 10, and is bool from 10 on; it must not be used",
-    ),
-    Meaning(("Hardmax",), 13, _joins_axes, _JOINED),
-    Meaning(("LogSoftmax", "Softmax"), 13, _joins_axes, _JOINED, is_upgrade=False),
-    Meaning(
-        ("Resize",),
-        13,
-        _has_value("coordinate_transformation_mode", b"tf_half_pixel_for_nn"),
-        "the mode tf_half_pixel_for_nn only exists below opset 13",
-        is_upgrade=True,
-    ),
-    Meaning(
-        ("ScatterElements", "ScatterND"),
-        18,
-        _has_value("reduction", b"max", b"min"),
-        "the reductions max and min need opset 18",
-        is_upgrade=False,
-    ),
-    Meaning(("Pad",), 19, _has_value("mode", b"wrap"), "the mode wrap needs opset 19", is_upgrade=False),
-    Meaning(
-        ("Resize",),
-        19,
-        _has_value("coordinate_transformation_mode", b"half_pixel_symmetric"),
-        "the mode half_pixel_symmetric needs opset 19",
-        is_upgrade=False,
-    ),
-    Meaning(
-        ("GroupNormalization",),
-        21,
-        lambda scope, node, old: True,
-        "scale and bias have a value for each group below opset 21, and for each channel from 21 on",
-    ),
-    Meaning(
-        ("Mod",), 28, _divides_floats, "floating-point inputs need fmod = 1 below opset 28", is_upgrade=False
-    ),
+    Meaning("Selu", 6, _lacks_numbers, "the defaults of alpha and gamma differ; it must have both"),
+    Meaning("BatchNormalization Dropout", 7, _is_training, _TRAINS, True),
+    Meaning("PRelu", 7, _depends_on_slope, _SLOPES),
+    Meaning("Max Mean Min Sum", 8, _broadcasts, _SIZES, False),
+    Meaning("Dropout", 10, _uses_mask, _MASK),
+    Meaning("Hardmax", 13, _joins_axes, _JOINED),
+    Meaning("LogSoftmax Softmax", 13, _joins_axes, _JOINED, False),
+    Meaning("Resize", 13, _has_value(_TRANSFORMS, b"tf_half_pixel_for_nn"), _OLD_MODE, True),
+    Meaning("ScatterElements ScatterND", 18, _reduces, "the reductions max and min need opset 18", False),
+    Meaning("Pad", 19, _has_value("mode", b"wrap"), "the mode wrap needs opset 19", False),
+    Meaning("Resize", 19, _has_value(_TRANSFORMS, b"half_pixel_symmetric"), _NEW_MODE, False),
+    Meaning("GroupNormalization", 21, lambda scope, node, old: True, _GROUPS),
+    Meaning("Mod", 28, _divides_floats, "floating-point inputs need fmod = 1 below opset 28", False),
 )

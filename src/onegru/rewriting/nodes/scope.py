@@ -21,23 +21,7 @@ from onegru.formats.onnx.writing.edit import code_of, node_with_lists
 
 
 class Scope(Values):
-    """Existing and new values of a graph.
-
-    Args:
-        source: the file.
-        graph: the graph.
-        ir_version: the model's IR version.
-        types: the known types of the values that the graph can use.
-        outer: the enclosing scope of a subgraph. Default: None (the main graph).
-        opset: the opset of new nodes.
-        names: the names in use in the model.
-
-    Attributes:
-        early: new Constant nodes, which come before all other nodes.
-        unused: new constants that no node uses yet; they are not in the graph.
-        retired: inputs of rewritten nodes that may no longer be needed.
-        dropped: outputs of Transposes that a GRU node's layout replaces.
-    """
+    """Existing and new values of a graph."""
 
     def __init__(
         self,
@@ -53,10 +37,10 @@ class Scope(Values):
         self.graph_types = types
         self.opset = opset
         self.names = names
-        self.early: list[NodeProto] = []
-        self.unused: dict[str, Array] = {}
-        self.retired: set[str] = set()
-        self.dropped: set[str] = set()
+        self.early: list[NodeProto] = []  # new Constant nodes, which come before all other nodes
+        self.unused: dict[str, Array] = {}  # new constants that no node uses yet; not in the graph
+        self.retired: set[str] = set()  # inputs of rewritten nodes that may no longer be needed
+        self.dropped: set[str] = set()  # outputs of Transposes that a GRU node's layout replaces
         self._shared: dict[Hashable, str] = {}
 
     @functools.cached_property
@@ -121,26 +105,15 @@ class Scope(Values):
 
 
 class Draft:
-    """New nodes that replace one node.
-
-    Args:
-        scope: the graph of the nodes.
-        base: the prefix of new names.
-
-    Attributes:
-        nodes: the new nodes before the GRU nodes that remain, in order.
-        after: the new nodes after them, in order.
-        done: descriptions of the changes.
-        notes: what users of the new nodes must know.
-    """
+    """New nodes that replace one node. `base` is the prefix of new names."""
 
     def __init__(self, scope: Scope, base: str) -> None:
         self.scope = scope
         self.base = base
-        self.nodes: list[NodeProto] = []
-        self.after: list[NodeProto] = []
-        self.done: list[str] = []
-        self.notes: list[str] = []
+        self.nodes: list[NodeProto] = []  # the new nodes before the GRU nodes that remain, in order
+        self.after: list[NodeProto] = []  # the new nodes after them, in order
+        self.done: list[str] = []  # descriptions of the changes
+        self.notes: list[str] = []  # what users of the new nodes must know
 
     def fresh(self, what: str) -> str:
         """Return a new name."""

@@ -36,22 +36,7 @@ class Axes(NamedTuple):
 
 
 class ModelInputs:
-    """Inputs of a model, as fields of rows.
-
-    Args:
-        model: the model.
-        columns: the columns of its inputs, by name.
-        axes: axes of inputs, as in `Scorer`.
-        single_rows: whether the model runs on one row at a time. Then the axis of rows may have size 1 or be
-            missing, the axis of steps may be fixed, and states without a column are zeros.
-
-    Attributes:
-        fields: the inputs from each row.
-        lengths: the input for the lengths of sequences.
-
-    Raises:
-        SpecError: an input does not exist, or its axes are unclear or unsuitable.
-    """
+    """Inputs of a model as fields of rows, or as those of one row, where states without a column are 0."""
 
     def __init__(
         self,

@@ -52,18 +52,7 @@ def check_bounds(source: Source, model: ModelProto, size: int, external: Sequenc
 
 
 class Ahead:
-    """The part of a model that depends only on constants, with the sizes of its values.
-
-    Args:
-        model: the model.
-        nodes: the nodes of its graph in topological order.
-        most: the limit of bytes that can be computed ahead of runs.
-        constants: the names of initializers that callers cannot replace.
-        tensors: the initializers. Default: None (those of the model's graph).
-
-    Attributes:
-        most: the largest size in bytes of a value that is computed ahead of runs.
-    """
+    """The part of a model that depends only on constants, with the sizes of its values."""
 
     def __init__(
         self,
@@ -84,7 +73,7 @@ class Ahead:
             if all(name in known or name in constants for name in names):
                 known.update(node.output)
                 (plain if node.op_type == "Constant" else chosen).append(node)
-        self.most = most
+        self.most = most  # the largest size in bytes of a value that is computed ahead of runs
         self._constants = constants
         tensors = model.graph.initializer if tensors is None else tensors
         self._sizes = _inferred(model, tensors, plain, chosen) if chosen else {}

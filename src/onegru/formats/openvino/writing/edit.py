@@ -97,13 +97,7 @@ class Ir:
 
 
 class EditedIr(Ir):
-    """IR with its changes.
-
-    Attributes:
-        inputs: the values of the model's inputs in the flow, by their names.
-        outputs: the values of its outputs.
-        edit: the changes.
-    """
+    """IR with its changes. Inputs and outputs are values of the flow, by name."""
 
     def __init__(self, graph: Graph) -> None:
         outline = graph.outline
