@@ -38,15 +38,10 @@ class _Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """Case of the conformance suite.
-
-    Attributes:
-        operator: the operator and its version.
-        choices: the unusual levels, by factor.
-    """
+    """Case of the conformance suite."""
 
     operator: Operator
-    choices: Mapping[str, str]
+    choices: Mapping[str, str]  # the unusual levels, by factor
 
     def level(self, factor: str) -> str:
         """Return the level of a factor, or an empty string."""

@@ -67,20 +67,13 @@ class Expectation:
 
 
 class Rounded:
-    """Values with a bound on the error of their computation.
-
-    Attributes:
-        value: the values, in float64.
-        error: the bound on their error so far.
-        terms: the number of terms of their sum; 0 after rounding.
-        size: the sum of the terms' magnitudes.
-    """
+    """Values in float64, with a bound on the error of their computation so far."""
 
     __array_ufunc__ = None  # NumPy's arrays leave operators to this class
 
     def __init__(self, value: Array, error: Array, dtype: str, terms: int = 0, size: Any = None) -> None:
         self.value, self.error, self.dtype, self.terms = value, error, dtype, terms
-        self.size = np.abs(value) if size is None else size
+        self.size = np.abs(value) if size is None else size  # the sum of the magnitudes of these terms
 
     def rounded(self) -> Rounded:
         """Return the sum after addition and storage."""

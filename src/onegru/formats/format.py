@@ -21,15 +21,10 @@ _MOST_NAMED = 3  # layers in a message
 
 
 class Format:
-    """Kind of file. This base class reads neither layers nor graphs.
+    """Kind of file. This base class reads neither layers nor graphs."""
 
-    Attributes:
-        runtime: the other runtime that opens such files; "" if there is none.
-        has_versions: whether `keras_version` applies to it.
-    """
-
-    runtime = ""
-    has_versions = False
+    runtime = ""  # the other runtime that opens such files; "" if there is none
+    has_versions = False  # whether `keras_version` applies to it
 
     def read_graph(self, file: Opened, *, again: bool = False) -> Graph:
         """Return the graph of a model, as plain data; with `again`, the file keeps the parsed model."""

@@ -67,15 +67,10 @@ class Runner(NamedTuple):
 
 
 class Step(ABC):
-    """Step of a model: a GRU node, or an operation in NumPy.
+    """Step of a model: a GRU node, or an operation in NumPy."""
 
-    Attributes:
-        node_count: number of nodes in the step, without GRU nodes and type conversions.
-        gives_views: whether its outputs share memory with its inputs.
-    """
-
-    node_count = 0
-    gives_views = False
+    node_count = 0  # number of nodes in the step, without GRU nodes and type conversions
+    gives_views = False  # whether its outputs share memory with its inputs
 
     @property
     @abstractmethod

@@ -25,8 +25,8 @@ class Stream(_native.Stepper):
 
     A sequence fed in chunks of any size gives bitwise the same results as one call. The state has the type of
     the computation: float64 for float64 layers, else float32. A stream is not thread-safe, but several
-    streams may share a layer. If the exception of a signal handler ends a call, as with Ctrl-C, the state
-    stays. The contents of the call's outputs are then unspecified.
+    streams may share a layer. If the exception of a signal handler ends a call, as with Ctrl-C, the state is
+    the one before or the one after all steps, and the contents of the call's outputs are unspecified.
     """
 
     __module__ = "onegru.reports"
@@ -144,9 +144,6 @@ class Stream(_native.Stepper):
 
     def run(self, X: ArrayLike, *, attention: ArrayLike | None = None, out: Array | None = None) -> Array:
         """Run the steps of X. An empty X leaves the state unchanged.
-
-        If a signal handler raises an exception, such as KeyboardInterrupt, the state is the one before or the
-        one after all steps. Set the state again before you continue.
 
         Args:
             X: [T, B, I], of the layer's type. Time comes first, regardless of the layer's layout.
