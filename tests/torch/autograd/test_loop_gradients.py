@@ -245,3 +245,51 @@ def test_forms(options: dict[str, Any], with_attention: bool) -> None:
     total.backward()
     for weight, source in zip(cell.parameters(), layer.parameters(), strict=True):
         torch.testing.assert_close(weight.grad, source.grad, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("change", ["in-place", "detached"])
+def test_computed_weights_that_change_between_loops(change: str) -> None:
+    """The graph of the first loop is alive, but its weights lead elsewhere."""
+    X, h = torch.randn(5, 2, 3).double(), torch.randn(2, 4).double()
+    results = []
+    theirs, mine = pair(3, 4)
+    for cell in (theirs, mine):
+        leaves = {name: weight.detach().clone().requires_grad_() for name, weight in cell.named_parameters()}
+        computed = {name: leaf * 1.0 for name, leaf in leaves.items()}
+        losses = []
+        for _ in range(2):
+            state = h
+            for x in X:
+                state = torch.func.functional_call(cell, computed, (x, state))
+            losses.append(state.square().sum())
+            for weight in computed.values():
+                weight.mul_(2) if change == "in-place" else weight.detach_().requires_grad_()
+        state = h
+        for x in X:
+            state = torch.func.functional_call(cell, computed, (x, state))
+        state.square().sum().backward()
+        results.append([item.grad for item in (*leaves.values(), *computed.values()) if item.is_leaf])
+        del losses
+    for wanted, found in zip(*results, strict=True):
+        assert (wanted is None) == (found is None)
+        if wanted is not None:
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+
+
+def test_another_type_between_loops() -> None:
+    cell = ours.GRUCell(3, 4)
+    kept = of_all(cell, torch.randn(5, 2, 3), torch.zeros(2, 4))
+    cell.double()
+    of_all(cell, torch.randn(5, 2, 3).double(), torch.zeros(2, 4).double()).backward()
+    assert cell.weight_hh.grad.dtype is torch.float64 and kept.dtype is torch.float32
+
+
+def test_batches_that_become_empty() -> None:
+    def shrinking(cell: Any, X: Any, h: Any) -> Any:
+        total = 0
+        for rows, x in zip((3, 2, 2, 1, 0), X, strict=True):
+            h = cell(x[:rows], h[:rows])
+            total = total + h.sin().sum()
+        return total
+
+    assert_same_gradients(pair(3, 4), shrinking, torch.randn(5, 3, 3).double(), torch.randn(3, 4).double())

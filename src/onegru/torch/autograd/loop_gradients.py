@@ -72,6 +72,8 @@ class LoopWeights:
 
     def __init__(self, form: TorchGruConfig, weights: Tensors) -> None:
         self.weights = weights
+        # Kept, because `_SHARED` knows them by their addresses.
+        self.nodes = [None if weight is None else weight.grad_fn for weight in weights]
         self.token: Tensor = OnegruLoopWeights.apply(form, *weights)
 
 
@@ -114,11 +116,12 @@ def weights_of_loop(form: TorchGruConfig, tensors: Tensors) -> LoopWeights | Non
     if not any(weight is not None and weight.requires_grad for weight in weights):
         return None
     has_attention = tensors[2] is not None
-    key = (
-        form,
-        has_attention,
-        *((id(weight), weight is not None and weight.requires_grad) for weight in weights),
+    # An operation in place, or another type, gives a weight another node in the graph.
+    nodes = (
+        None if weight is None else (id(weight), id(weight.grad_fn), weight.requires_grad, weight.dtype)
+        for weight in weights
     )
+    key = (form, has_attention, *nodes)
     shared = _SHARED.get(key)
     if shared is None:
         shared = _SHARED[key] = LoopWeights(form, weights)
@@ -128,7 +131,7 @@ def weights_of_loop(form: TorchGruConfig, tensors: Tensors) -> LoopWeights | Non
 def _gradients(form: TorchGruConfig, steps: list[Step], wanted: tuple[bool, ...]) -> Tensors:
     """Return the weight gradients of steps, as of a few steps with many rows."""
     total: list[Tensor | None] = []
-    count = max(1, _ROWS // steps[0].dY.shape[0])
+    count = max(1, _ROWS // max(1, steps[0].dY.shape[0]))
     for first in range(0, len(steps), count):
         found = _gradients_of_rows(form, steps[first : first + count], wanted)
         if total:
