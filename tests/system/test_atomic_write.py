@@ -109,6 +109,35 @@ def test_an_interrupt_between_two_renames(tmp_path: Path, monkeypatch: pytest.Mo
     assert all((tmp_path / name).read_bytes() == b"old" for name in "bc")
 
 
+def test_an_error_while_old_files_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others come back, and a note names the file that holds the lost one."""
+    replace = os.replace
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"old")
+
+    def fail(source: Path, target: Path) -> None:
+        if target.name in ("a", "b"):  # the first new file, and one that comes back
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="/a'") as info:
+        put(*((tmp_path / name, b"new") for name in "abc"))
+    assert (tmp_path / "c").read_bytes() == b"old"
+    for note in info.value.__notes__:
+        target, backup = map(Path, note.removeprefix("the previous ").split(" is in "))
+        assert target.name in "ab" and backup.read_bytes() == b"old"
+    assert len(info.value.__notes__) == 2
+
+
+@posix
+def test_two_paths_of_one_file(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    for data in (b"first", b"second"):
+        put((tmp_path / "link", b"early"), (tmp_path / "file", data))
+        assert (tmp_path / "file").read_bytes() == data and names(tmp_path) == {"link", "file"}
+
+
 def test_a_writer_that_fails(tmp_path: Path) -> None:
     def fail(file: IO[bytes]) -> None:
         file.write(b"half")

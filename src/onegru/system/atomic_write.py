@@ -48,20 +48,23 @@ def _rename(renames: Sequence[tuple[Path, Path, Path]]) -> None:
         with naming(path):
             temporary.replace(target)
         return
-    old = [
-        (path, target, _temporary_path(target)) for path, _, target in reversed(renames) if target.exists()
-    ]
+    there = {target: path for path, _, target in renames if target.exists()}
+    old = [(path, target, _temporary_path(target)) for target, path in reversed(there.items())]
     try:
         for path, source, name in (*old, *renames):
             with naming(path):
                 source.replace(name)
-    except BaseException:
+    except BaseException as error:
         for _, temporary, target in renames:
-            if not temporary.exists():
-                target.unlink(missing_ok=True)
+            with suppress(OSError, KeyboardInterrupt):
+                if not temporary.exists():
+                    target.unlink(missing_ok=True)
         for _, target, backup in old:
+            with suppress(OSError, KeyboardInterrupt):
+                if backup.exists():
+                    backup.replace(target)
             if backup.exists():
-                backup.replace(target)
+                error.add_note(f"the previous {target} is in {backup}")
         raise
     for _, _, backup in old:
         with suppress(OSError):

@@ -219,7 +219,7 @@ def test_a_hook_that_changes_the_token() -> None:
     cell = ours.GRUCell(3, 4)
     last = states(cell, torch.randn(5, 2, 3), torch.zeros(2, 4))[-1]
     node = next(node for node, _ in last.grad_fn.next_functions if node and "LoopWeights" in node.name())
-    node.register_prehook(lambda gradients: tuple(gradient + 0 for gradient in gradients))
+    node.register_prehook(lambda gradients: tuple(gradient * 2 for gradient in gradients))
     with pytest.raises(onegru.SpecError, match="changed by a hook; must not be changed"):
         last.sum().backward()
 
@@ -293,3 +293,47 @@ def test_batches_that_become_empty() -> None:
         return total
 
     assert_same_gradients(pair(3, 4), shrinking, torch.randn(5, 3, 3).double(), torch.randn(3, 4).double())
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_data_assigned_between_steps(after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step uses the memory that its weights had, as without a loop."""
+    torch.manual_seed(3)
+    cell = ours.GRUCell(3, 4, dtype=torch.float64, linear_before_reset=after)
+    before = [weight.data for weight in cell.parameters()]
+    X, results = torch.randn(6, 2, 3).double(), []
+    for most in (10**9, 0):
+        monkeypatch.setattr(loop_gradients, "_MOST_ROWS", most)
+        state = torch.zeros(2, 4).double()
+        for index, x in enumerate(X):
+            state = cell(x, state)
+            if index % 2:
+                for weight in cell.parameters():
+                    weight.data = weight.data * 1.5
+        state.square().sum().backward()
+        results.append([weight.grad for weight in cell.parameters()])
+        for weight, data in zip(cell.parameters(), before, strict=True):
+            weight.data, weight.grad = data, None
+    for found, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_few_steps_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps with many rows, or with other memory for each step, are multiplied early."""
+    rows = []
+    gradients = loop_gradients.gradients_of_few_steps
+
+    def counting(form: Any, tensors: Any, *others: Any) -> Any:
+        rows.append(tensors[0].shape[0])
+        return gradients(form, tensors, *others)
+
+    monkeypatch.setattr(loop_gradients, "gradients_of_few_steps", counting)
+    cell = ours.GRUCell(5, 7)
+    h = torch.zeros(100, 7, requires_grad=True) * 1
+    of_all(cell, torch.randn(20, 100, 5), h).backward()
+    assert rows == [600, 600, 600, 200]
+    rows.clear()
+    h = torch.zeros(3, 7, requires_grad=True) * 1
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone):
+        of_all(cell, torch.randn(4, 3, 5), h).backward()
+    assert rows == [3] * 4

@@ -35,14 +35,14 @@ class OnegruFewSteps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: TorchGruConfig, memory: Memory, *given: Any) -> Any:
         """Return Y and Y_h, or the state of a cell. The last tensor is `LoopWeights.token`, or None."""
-        *tensors, token = given
+        *tensors, _ = given
         X = tensors[0]
         (T, B, _, H, _), D, is_cell = memory.sizes, form.num_directions, X.dim() == 2
         Y = X.new_empty((B, H) if is_cell else (T, B, D * H))
         Y_h = Y if is_cell else X.new_empty((D, B, H))
         gates = X.new_empty((T, D, B, 5, H))
         run_on_memory(form, memory, tensors[2] is not None, Y, Y_h, gates)
-        ctx.form, ctx.is_cell, ctx.is_in_loop = form, is_cell, token is not None
+        ctx.form, ctx.is_cell = form, is_cell
         ctx.set_materialize_grads(False)
         save(ctx, tensors, gates)
         return Y if is_cell else (Y, Y_h)
@@ -56,14 +56,13 @@ class OnegruFewSteps(torch.autograd.Function):
         if gates.dim() != 5:  # hooks of saved tensors may return anything
             raise SpecError.of("gates", f"{gates.dim()} axes; must have 5")
         if not saved.create_graph and not is_intercepted(*saved.tensors, gates, dY, dY_h):
-            steps = None
-            wanted = saved.wanted
-            if ctx.is_in_loop and dY is not None:
-                steps = StepsGradient.of(dY, Step(saved.tensors, gates, dY))
+            wanted, of_loop = saved.wanted, None
+            if ctx.needs_input_grad[-1] and dY is not None:  # the weights get gradients from the loop
+                of_loop = StepsGradient.of(form, wanted[3:], Step(saved.tensors, gates, dY))
                 wanted = (*wanted[:3], *(False for _ in wanted[3:]))
             found = gradients_of_few_steps(form, saved.tensors, gates, (dY, dY_h), wanted)
             if found is not None:
-                return *by_arguments(found), steps
+                return *by_arguments(found), of_loop
         # A mode must see an operator, or hooks replaced the memory: compute the gates again.
         if is_cell:
             saved.tensors[:3] = [None if item is None else item[None] for item in saved.tensors[:3]]

@@ -20,7 +20,7 @@ from onegru.torch.autograd.memory import Tensors
 from onegru.torch.autograd.watching import scalar_of_class
 
 _WEIGHTS = 5  # the index of the first weight in the tensors of a step
-_ROWS = 512  # rows that are copied and multiplied at once
+_ROWS = 512  # rows that are kept, then multiplied at once
 # Steps with more rows, or with fewer weights, gain less than the lists cost.
 _MOST_ROWS, _LEAST_WEIGHTS = 64, 2**16
 
@@ -34,56 +34,102 @@ class Step(NamedTuple):
 
 
 class StepsGradient(Tensor):
-    """Gradient of `LoopWeights.token`: the steps of a loop, in a tree of pairs."""
+    """Gradient of `LoopWeights.token`: some steps of a loop, and the sums over others."""
 
-    steps: Any  # a Step, or a pair of such trees
+    form: TorchGruConfig
+    wanted: tuple[bool, ...]  # which weights need gradients
+    steps: tuple[Step, ...]  # steps with the same weights, which are not in the sums yet
+    rows: int  # the number of their rows
+    sums: Tensors  # the weight gradients of other steps; empty if there are none
 
     @staticmethod
-    def of(like: Tensor, steps: Any) -> StepsGradient:
-        """Return a gradient of these steps."""
-        made: StepsGradient = scalar_of_class(StepsGradient, like)
-        made.steps = steps
+    def of(form: TorchGruConfig, wanted: tuple[bool, ...], step: Step) -> StepsGradient:
+        """Return the gradient of one step."""
+        made: StepsGradient = scalar_of_class(StepsGradient, step.dY)
+        made.form, made.wanted = form, wanted
+        made.steps, made.rows, made.sums = (step,), step.dY.shape[0], []
         return made
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Add two gradients by joining their steps. Other operators see a zero."""
+        """Add two gradients, or copy one. Other operators see a zero."""
         if func is torch.ops.aten.add.Tensor and len(args) == 2 and all(type(x) is cls for x in args):
-            return cls.of(args[0], (args[0].steps, args[1].steps))
-        if func is torch.ops.aten.detach.default:
-            return cls.of(args[0], args[0].steps)
+            return args[0].plus(args[1])
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
+            one = args[0]
+            return one._with(one.steps, one.rows, one.sums)
         zeros = [torch.zeros((), dtype=item.dtype) if type(item) is cls else item for item in args]
         return func(*zeros, **(kwargs or {}))
 
-    def all_steps(self) -> list[Step]:
-        """Return the steps in the order in which they were added."""
-        found, trees = [], [self.steps]
-        while trees:
-            tree = trees.pop()
-            if isinstance(tree, Step):
-                found.append(tree)
-            else:
-                trees += reversed(tree)
-        return found
+    def plus(self, other: StepsGradient) -> StepsGradient:
+        """Return the sum of both; at most `_ROWS` rows are kept for later."""
+        steps, rows, sums = self.steps, self.rows + other.rows, _added(self.sums, other.sums)
+        if steps and other.steps and not _have_equal_weights(steps[0], other.steps[0]):
+            steps, rows, sums = (), other.rows, _added(sums, self._gradients(steps))
+        steps += other.steps
+        if rows >= _ROWS:
+            steps, rows, sums = (), 0, _added(sums, self._gradients(steps))
+        return self._with(steps, rows, sums)
+
+    def _with(self, steps: tuple[Step, ...], rows: int, sums: Tensors) -> StepsGradient:
+        made: StepsGradient = scalar_of_class(StepsGradient, self)
+        made.form, made.wanted = self.form, self.wanted
+        made.steps, made.rows, made.sums = steps, rows, sums
+        return made
+
+    def total(self) -> Tensors:
+        """Return the weight gradients of all steps."""
+        return _added(self.sums, self._gradients(self.steps)) if self.steps else self.sums
+
+    def _gradients(self, steps: tuple[Step, ...]) -> Tensors:
+        """Return the weight gradients of steps, as of one step with the rows of all."""
+        X, h, attention = (_rows([step.tensors[index] for step in steps]) for index in range(3))
+        tensors = [X, h, attention, None, None, *steps[0].tensors[_WEIGHTS:]]
+        gates = torch.cat([step.gates for step in steps], 2)
+        dY = torch.cat([step.dY for step in steps])
+        wanted = (False, False, False, *self.wanted)
+        found = gradients_of_few_steps(self.form, tensors, gates, (dY, None), wanted)
+        if found is None:
+            raise SpecError(
+                "weights of a loop of cells: their memory changed; must be the same until backward"
+            )
+        return found[3:]
+
+
+def _rows(tensors: list[Tensor | None]) -> Tensor | None:
+    """Return the rows of all steps."""
+    return None if tensors[0] is None else torch.cat(tensors)
+
+
+def _added(one: Tensors, other: Tensors) -> Tensors:
+    """Return the sums of two lists of gradients, of which one may be empty."""
+    if not one or not other:
+        return one or other
+    return [None if a is None or b is None else a + b for a, b in zip(one, other, strict=True)]
+
+
+def _have_equal_weights(one: Step, other: Step) -> bool:
+    """Whether two steps have the same memory of weights, which assigned data or hooks may replace."""
+    pairs = zip(one.tensors[_WEIGHTS:], other.tensors[_WEIGHTS:], strict=True)
+    return all(a is b or (a is not None and b is not None and a.data_ptr() == b.data_ptr()) for a, b in pairs)
 
 
 class LoopWeights:
     """The weights of a loop's steps, and the token through which their gradients pass."""
 
-    def __init__(self, form: TorchGruConfig, weights: Tensors) -> None:
+    def __init__(self, weights: Tensors) -> None:
         self.weights = weights
         # Kept, because `_SHARED` knows them by their addresses.
         self.nodes = [None if weight is None else weight.grad_fn for weight in weights]
-        self.token: Tensor = OnegruLoopWeights.apply(form, *weights)
+        self.token: Tensor = OnegruLoopWeights.apply(*weights)
 
 
 class OnegruLoopWeights(torch.autograd.Function):
     """Autograd function of the weights of a loop. Its name appears in `grad_fn` and in profiles."""
 
     @staticmethod
-    def forward(ctx: Any, form: TorchGruConfig, *weights: Tensor | None) -> Tensor:
+    def forward(ctx: Any, *weights: Tensor | None) -> Tensor:
         """Return a token, whose gradient stands for those of the weights."""
-        ctx.form = form
         ctx.set_materialize_grads(False)
         R = weights[1]
         assert R is not None
@@ -93,11 +139,10 @@ class OnegruLoopWeights(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> Any:
         """Return the gradients of the weights."""
         if gradient is None:
-            return (None,) * 5
+            return (None,) * 4
         if not isinstance(gradient, StepsGradient):
             raise SpecError("gradient of a loop's weights: changed by a hook; must not be changed")
-        wanted = ctx.needs_input_grad[1:]
-        return (None, *_gradients(ctx.form, gradient.all_steps(), wanted))
+        return tuple(gradient.total())
 
 
 _SHARED: WeakValueDictionary[Any, LoopWeights] = WeakValueDictionary()
@@ -124,36 +169,5 @@ def weights_of_loop(form: TorchGruConfig, tensors: Tensors) -> LoopWeights | Non
     key = (form, has_attention, *nodes)
     shared = _SHARED.get(key)
     if shared is None:
-        shared = _SHARED[key] = LoopWeights(form, weights)
+        shared = _SHARED[key] = LoopWeights(weights)
     return shared
-
-
-def _gradients(form: TorchGruConfig, steps: list[Step], wanted: tuple[bool, ...]) -> Tensors:
-    """Return the weight gradients of steps, as of a few steps with many rows."""
-    total: list[Tensor | None] = []
-    count = max(1, _ROWS // max(1, steps[0].dY.shape[0]))
-    for first in range(0, len(steps), count):
-        found = _gradients_of_rows(form, steps[first : first + count], wanted)
-        if total:
-            found = [
-                None if one is None else one.add_(other) for one, other in zip(found, total, strict=True)
-            ]
-        total = list(found)
-    return total
-
-
-def _gradients_of_rows(form: TorchGruConfig, steps: list[Step], wanted: tuple[bool, ...]) -> Tensors:
-    """Return the weight gradients of steps, as of one step with the rows of all."""
-    X, h, attention = (_rows([step.tensors[index] for step in steps]) for index in range(3))
-    tensors = [X, h, attention, None, None, *steps[0].tensors[_WEIGHTS:]]
-    gates = torch.cat([step.gates for step in steps], 2)
-    dY = torch.cat([step.dY for step in steps])
-    found = gradients_of_few_steps(form, tensors, gates, (dY, None), (False, False, False, *wanted))
-    if found is None:
-        raise SpecError("weights of a loop of cells: their memory changed; must be the same until backward")
-    return found[3:]
-
-
-def _rows(tensors: list[Tensor | None]) -> Tensor | None:
-    """Return the rows of all steps."""
-    return None if tensors[0] is None else torch.cat(tensors)
