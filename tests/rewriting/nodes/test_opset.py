@@ -155,6 +155,8 @@ MODE = "coordinate_transformation_mode"
         ("Softmax", (14, 12), {}, {"axis": 1}, "`axis` must be the last one"),
         ("GroupNormalization", (18, 21), {"a": ONES[:2], "b": ONES[:2]}, {"num_groups": 2}, "each channel"),
         ("Resize", (11, 13), SCALES, {MODE: "tf_half_pixel_for_nn"}, "only exists below opset 13"),
+        ("Resize", (10, 13), {"scales": ONES[:3]}, {"mode": "linear"}, "constant integer scales"),
+        ("Upsample", (9, 11), {"scales": ONES[:3] * 1.5}, {}, "constant integer scales"),
         ("Resize", (19, 18), SCALES, {MODE: "half_pixel_symmetric"}, "needs opset 19"),
         ("Mod", (28, 27), {"a": ONES}, {}, "need fmod = 1"),
         ("Pad", (19, 18), {"a": [1, 0, 0, 0, 0, 0]}, {"mode": "wrap"}, "needs opset 19"),
@@ -179,6 +181,14 @@ def test_a_node_with_another_meaning(
     source = save(tmp_path, with_node(kind, opsets[0], others, attributes))
     with pytest.raises(onegru.FormatError, match=f"{kind} node 'changed': cannot be converted .*{reason}"):
         rewrite(source, tmp_path / "target.onnx", opset=opsets[1], check=False)
+
+
+@pytest.mark.parametrize(("kind", "opset"), [("Resize", 10), ("Upsample", 9)])
+def test_repeated_elements(kind: str, opset: int, tmp_path: Path) -> None:
+    source = with_node(kind, opset, {"scales": np.array([3, 2, 1], np.float32)}, {})
+    _, target = rewritten(tmp_path, source, opset=13, check=False)
+    feeds = {"x": numbers(1, 2, 4, I)}
+    assert_close(onnxruntime_results(target, feeds), onnxruntime_results(source, feeds), 1e-6)
 
 
 def test_the_mask_of_a_dropout(tmp_path: Path) -> None:

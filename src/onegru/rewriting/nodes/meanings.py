@@ -62,6 +62,13 @@ def _joins_axes(scope: Scope, node: NodeProto, old: int) -> bool:
     return axis != -1 and (x is None or axis != len(x) - 1)
 
 
+def _interpolates(scope: Scope, node: NodeProto, _: int) -> bool:
+    """Whether an old Resize or Upsample does not only repeat elements."""
+    scales = _attribute(node, "scales", scope.constant(node.input[1]) if len(node.input) > 1 else None)
+    is_nearest = _attribute(node, "mode", b"nearest") == b"nearest"
+    return not is_nearest or scales is None or any(scale < 1 or scale % 1 for scale in scales)
+
+
 def _broadcasts(scope: Scope, node: NodeProto, _: int) -> bool:
     types = [(scope.type_of(name) or TypeProto()).tensor_type for name in node.input]
     sizes = [dim.WhichOneof("value") for item in types for dim in item.shape.dim]
@@ -88,6 +95,7 @@ _SLOPES = "a slope has a value for each channel below opset 7, and broadcasts li
 _SLOPES += "slope must have one value, or x two axes"
 _SIZES = "below opset 8, all inputs must have the same known shape; use Expand before it"
 _MASK = "its mask has the type of its input below opset 10, and is bool from 10 on; it must not be used"
+_SCALES = "coordinates differ below opset 11; it must have mode nearest and constant integer scales"
 _GROUPS = "scale and bias have a value for each group below opset 21, and for each channel from 21 on"
 _NEW_MODE = "the mode half_pixel_symmetric needs opset 19"
 _OLD_MODE = "the mode tf_half_pixel_for_nn only exists below opset 13"
@@ -98,6 +106,7 @@ MEANINGS = (
     Meaning("PRelu", 7, _depends_on_slope, _SLOPES),
     Meaning("Max Mean Min Sum", 8, _broadcasts, _SIZES, False),
     Meaning("Dropout", 10, _uses_mask, _MASK),
+    Meaning("Resize Upsample", 11, _interpolates, _SCALES, True),
     Meaning("Hardmax", 13, _joins_axes, _JOINED),
     Meaning("LogSoftmax Softmax", 13, _joins_axes, _JOINED, False),
     Meaning("Resize", 13, _has_value(_TRANSFORMS, b"tf_half_pixel_for_nn"), _OLD_MODE, True),
