@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import onegru  # noqa: E402
 import onegru.torch as ours  # noqa: E402
 from onegru.torch.autograd import few_steps_function, loop_gradients  # noqa: E402
+from onegru.torch.autograd.few_steps import gradients_of_few_steps  # noqa: E402
 
 #: Of the largest gradient: 1e-6 and 2e-15 in 300 draws.
 BOUNDS = {torch.float32: 1e-5, torch.float64: 2e-14}
@@ -129,7 +130,7 @@ def test_frozen_weights(index: int) -> None:
 
 def test_the_weights_are_multiplied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = []
-    gradients = loop_gradients.gradients_of_few_steps
+    gradients = gradients_of_few_steps
 
     def counting(form: Any, tensors: Any, gates: Any, by: Any, wanted: Any) -> Any:
         if any(wanted[3:]):
@@ -238,7 +239,7 @@ def test_forms(options: dict[str, Any], with_attention: bool) -> None:
     X, h = torch.randn(9, 3, 5).double(), torch.randn(3, 7).double()
     scores = torch.rand(9, 3).double()
     (layer(X, scores, h[None]) if with_attention else layer(X, h[None]))[0].square().sum().backward()
-    state, total = h, 0
+    state, total = h, h.new_zeros(())
     for x, a in zip(X, scores, strict=True):
         state = cell(x, a, state) if with_attention else cell(x, state)
         total = total + state.square().sum()
@@ -286,7 +287,7 @@ def test_another_type_between_loops() -> None:
 
 def test_batches_that_become_empty() -> None:
     def shrinking(cell: Any, X: Any, h: Any) -> Any:
-        total = 0
+        total = h.new_zeros(())
         for rows, x in zip((3, 2, 2, 1, 0), X, strict=True):
             h = cell(x[:rows], h[:rows])
             total = total + h.sin().sum()
@@ -321,7 +322,7 @@ def test_data_assigned_between_steps(after: bool, monkeypatch: pytest.MonkeyPatc
 def test_few_steps_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps with many rows, or with other memory for each step, are multiplied early."""
     rows = []
-    gradients = loop_gradients.gradients_of_few_steps
+    gradients = gradients_of_few_steps
 
     def counting(form: Any, tensors: Any, *others: Any) -> Any:
         rows.append(tensors[0].shape[0])
