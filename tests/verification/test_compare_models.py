@@ -106,8 +106,9 @@ def test_another_number_of_outputs(tmp_path: Path) -> None:
     assert not found.agrees and [item.name for item in found.outputs] == ["Z"]
     found = compare_with(onegru.load(paths[1]), paths[1], feeds(True))
     assert found.agrees
-    found = compare_with(onegru.load(paths[1]), paths[0], feeds(True))
-    assert "outputs without a counterpart in the reference are not compared: ['H']" in found.notes
+    for one, other in (paths, paths[::-1]):
+        found = compare_with(onegru.load(one), other, feeds(True))
+        assert "outputs that only one of the models has are not compared: ['H']" in found.notes
 
 
 def test_another_number_of_inputs(tmp_path: Path) -> None:

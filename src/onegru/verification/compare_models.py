@@ -138,8 +138,9 @@ def _compare_models(
         notes.append("only the GRUs are compared, because the models have different numbers of inputs")
         return (), [], ""
     output_names = _match([info.name for info in model.outputs], [info.name for info in reference.outputs])
-    if unmatched := [info.name for info in model.outputs if info.name not in output_names]:
-        notes.append(f"outputs without a counterpart in the reference are not compared: {unmatched}")
+    matched = {*output_names, *output_names.values()}
+    if rest := [info.name for info in (*model.outputs, *reference.outputs) if info.name not in matched]:
+        notes.append(f"outputs that only one of the models has are not compared: {rest}")
     for side, names in (("inputs", input_names), ("outputs", output_names)):
         if any(own != other for own, other in names.items()):
             pairs = ", ".join(f"{own!r} is {other!r}" for own, other in names.items())

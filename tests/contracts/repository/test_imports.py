@@ -314,7 +314,7 @@ OTHERS_PRIVATE = {
     *("_asdict", "_replace", "_fields", "_exit", "_getframe", "_native"),
     *("_C", "_functorch", "_are_functorch_transforms_active", "_len_torch_dispatch_stack", "_is_zerotensor"),
     *("_current_level", "_flatten_layers", "_ops", "_len_torch_dispatch_stack_pre_dispatch"),
-    "_profiler_enabled",
+    *("_profiler_enabled", "_make_wrapper_subclass"),
 }
 
 
