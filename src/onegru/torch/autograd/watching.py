@@ -126,7 +126,7 @@ def _missing() -> str | None:
         for kind in ("Vmap", "Functionalize"):
             _is_within(kind)
         _transforms()
-        scalar_of_class(type("_Probe", (Tensor,), {}), tensor)
+        scalar_of_class(type("_Probe", (Tensor,), {"__torch_dispatch__": classmethod(print)}), tensor)
     except (AttributeError, TypeError, RuntimeError) as error:
         return str(error)
     return None
