@@ -17,12 +17,12 @@ from typing import IO
 def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object] | Path]]) -> None:
     """Write all files under temporary names, then rename them in order; a path is linked instead of written.
 
-    After an error or an interrupt, nothing has changed. If the process dies or the machine halts, a target
-    has its old content or all of its new content. If there are several targets, a target can also be missing,
-    but old and new files are never mixed. Symbolic links stay, and the files that they point to are replaced.
-    A replaced file keeps its permissions. New files get those of the umask. Files that a killed process
-    leaves are called `.NAME.….tmp`. On Windows, an open or read-only file cannot be replaced and permissions
-    are those of the folder.
+    After an error or an interrupt, nothing has changed. (On a file system without hard links, renames that
+    succeeded stay.) If the process dies or the machine halts, each target has its old content or all of its
+    new content. Symbolic links stay, and the files that they point to are replaced. A replaced file keeps its
+    permissions. New files get those of the umask. Files that a killed process leaves are called
+    `.NAME.….tmp`. On Windows, an open or read-only file cannot be replaced and permissions are those of the
+    folder.
     """
     renames: list[tuple[Path, Path, Path]] = []  # the caller's path, the temporary file, the target
     try:
@@ -42,33 +42,33 @@ def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object] | Path
 
 
 def _rename(renames: Sequence[tuple[Path, Path, Path]]) -> None:
-    """Rename all files or none; several old files are renamed first, so that they never meet new ones."""
-    if len(renames) == 1:
-        path, temporary, target = renames[0]
-        with naming(path):
-            temporary.replace(target)
-        return
-    there = {target: path for path, _, target in renames if target.exists()}
-    old = [(path, target, _temporary_path(target)) for target, path in reversed(there.items())]
+    """Rename all files; after an error, undo the renames that succeeded."""
+    targets = {target for _, _, target in renames}
+    old = {target for target in targets if target.exists()}
+    # A second name for each old file. Some file systems have no links; then new files stay.
+    backups = {target: _temporary_path(target) for target in old if len(renames) > 1}
     try:
-        for path, source, name in (*old, *renames):
+        for target, backup in backups.items():
+            with suppress(OSError):
+                os.link(target, backup)
+        for path, temporary, target in renames:
             with naming(path):
-                source.replace(name)
+                temporary.replace(target)
     except BaseException as error:
-        for _, temporary, target in renames:
+        renamed = {target for _, temporary, target in renames if not temporary.exists()}
+        for target in renamed if len(renames) > 1 else ():
             with suppress(OSError, KeyboardInterrupt):
-                if not temporary.exists():
+                if target not in old:
                     target.unlink(missing_ok=True)
-        for _, target, backup in old:
-            with suppress(OSError, KeyboardInterrupt):
-                if backup.exists():
-                    backup.replace(target)
-            if backup.exists():
-                error.add_note(f"the previous {target} is in {backup}")
+                elif backups[target].exists():
+                    backups[target].replace(target)
+            if target in backups and backups[target].exists():
+                error.add_note(f"the previous {target} is in {backups.pop(target)}")
         raise
-    for _, _, backup in old:
-        with suppress(OSError):
-            backup.unlink()
+    finally:
+        for backup in backups.values():
+            with suppress(OSError):
+                backup.unlink(missing_ok=True)
 
 
 def _target(path: Path) -> tuple[Path, os.stat_result | None]:
