@@ -100,10 +100,7 @@ def gather_inputs(
     default: int | None = None,
     draws: bool = True,
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """Return an array for each input: from files, else random if there is a seed or no file is given.
-
-    Without a seed, the states that the file describes have their initial values.
-    """
+    """Return an array for each input, from files or random; without a seed, states have initial values."""
     for option, given in (("--dim", bool(dims)), ("--dims", default is not None)):
         if given and seed is None and (texts or not draws):
             drawn = (

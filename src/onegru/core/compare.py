@@ -116,11 +116,9 @@ def arrays_in(output: Any) -> list[Array]:
 
 
 def why_inconclusive(*runs: Mapping[str, Any], moved: int | None = None) -> str:
-    """Return why a comparison with these outputs is inconclusive; empty if it is conclusive.
-
-    NaN equals any other NaN, so at least half of an output's values must be finite. `moved` is the number of
-    values that depend on the random inputs; None if no input is random.
-    """
+    """Return why a comparison with these outputs is inconclusive; empty if it is conclusive."""
+    # NaN equals any other NaN, so at least half of an output's values must be finite. `moved` counts the
+    # values that depend on the random inputs; None if no input is random.
     if moved == 0:
         return "no output depends on the random inputs"
     sizes: dict[str, int] = {}
@@ -211,11 +209,9 @@ def difference(a: object, b: object) -> Comparison:
 
 
 def largest_allowed(expected: Array, tolerance: float, is_given: bool = False) -> float:
-    """Return the largest allowed absolute difference: the tolerance times max(1, the largest value).
-
-    If no tolerance is given and all values are so small that zeros would pass, the result is the largest
-    value times its square root. Rounding stays below that, and a fault exceeds it.
-    """
+    """Return the largest allowed absolute difference: the tolerance times max(1, the largest value)."""
+    # If no tolerance is given and zeros would pass, the result is the largest value times its square root.
+    # Rounding stays below that, and a fault exceeds it.
     numbers = np.abs(expected.astype(np.float64))
     size = float(np.max(numbers, initial=0.0, where=np.isfinite(numbers)))
     most = tolerance * max(1.0, size)

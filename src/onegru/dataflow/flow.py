@@ -298,7 +298,7 @@ class Flow:
         if name in self.aliases:
             return _merged(self.shape(self.aliases[name]), stated)
         if name in self._constants:
-            return stated if stated is not None else _array_shape(self.constant(name))
+            return stated if stated is not None else getattr(self.constant(name), "shape", None)
         op = self.producers.get(name)
         if op is None or not operator_of(op.kind).has_shape:
             return stated
@@ -408,10 +408,6 @@ def _known_input(flow: Flow, op: Op, index: int) -> Array | None:
         return None if dtype is None else np.zeros(0, numpy_dtype(dtype))
     except TypeError:  # a type that NumPy lacks
         return None
-
-
-def _array_shape(array: Array | None) -> Shape | None:
-    return None if array is None else array.shape
 
 
 def _merged(found: Shape | None, stated: Shape | None) -> Shape | None:

@@ -12,11 +12,7 @@ from onegru.core.spec import Weights
 
 
 class EngineOptions(NamedTuple):
-    """Options of the engine and its types, as in the arguments of `onegru.GRU`.
-
-    Options of a model may name a type for each GRU node, in lines NODE=TYPE. ONNX Runtime passes them to its
-    provider in the same form.
-    """
+    """Options of the engine and its types, as in `onegru.GRU`; a type may be a list of lines NODE=TYPE."""
 
     engine: str = "auto"
     weight_storage: str | None = None

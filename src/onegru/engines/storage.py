@@ -22,11 +22,8 @@ _LEAST_SWITCH, _SWITCH_RATIO = np.float32(1e3), np.float32(1e3)
 
 
 def quantize_channels(matrix: Array, group: int = 0) -> tuple[Array, Array]:
-    """Quantize the rows of a float32 matrix to int8: w = q·scale, symmetric, one scale per group of a row.
-
-    The scale is a 127th of the group's largest |w|, rounded up to 16 bits, and q is w/scale, rounded to
-    nearest even. q·scale is then exact in float32, and quantizing it again yields the same q and scale.
-    """
+    """Quantize the rows of a float32 matrix to int8: w = q·scale, symmetric, one scale per group of a row."""
+    # A scale has 16 bits. So q·scale is exact in float32, and quantizing it again yields equal q and scales.
     K = matrix.shape[-1]
     group = group or max(K, 1)
     with default_float_mode():

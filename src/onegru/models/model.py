@@ -371,10 +371,7 @@ def _copy(value: object) -> Any:
 def runs_of_nodes(
     model: Model, inputs: Mapping[str, object], wanted: Collection[int] | None = None
 ) -> list[list[dict[str, Array]]]:
-    """Run a model, and return inputs and outputs of each run of each node, as in `Model.trace`.
-
-    Weights are omitted if the node has a layer.
-    """
+    """Return inputs and outputs of each run of each node, without weights if the node has a layer."""
     nodes = model.gru_nodes
     if model.graph.whole is None:
         return [[arrays] for arrays in traced(model, inputs)[1]]

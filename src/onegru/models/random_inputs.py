@@ -295,11 +295,7 @@ def _finite_share(outputs: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def random_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Role, Array]:
-    """Generate random inputs of a GRU call, with canonical axes: X, initial_h, sequence_lens and A.
-
-    X is normally distributed. States are in -1…1 and attention scores in 0…1. All have the layer's type.
-    Lengths are int32 in 0…T, and the first is T.
-    """
+    """Generate random inputs of a GRU call, with canonical axes: X, initial_h, sequence_lens and A."""
     dtype = numpy_dtype(spec.dtype)
     sizes = {"T": T, "B": B, "I": spec.input_size, "D": spec.num_directions, "H": spec.hidden_size}
     X, h, a = ([sizes[axis] for axis in CANONICAL_AXES[role]] for role in ("X", "initial_h", "A"))

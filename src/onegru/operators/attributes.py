@@ -63,10 +63,6 @@ def _checked(attribute: Attribute, value: object) -> Any:
     return read
 
 
-def _int(name: str, value: object) -> int:
-    return integer(name, _scalar(value))
-
-
 def _flag(name: str, value: object) -> bool:
     value = _scalar(value)
     if isinstance(value, bool | np.bool_ | numbers.Integral):
@@ -102,7 +98,7 @@ def _scalar(value: object) -> object:
 
 
 _READERS: Mapping[str, Callable[[str, object], Any]] = {
-    "int": _int,
+    "int": lambda name, value: integer(name, _scalar(value)),
     "flag": _flag,
     "float": _float,
     "floats": partial(_sequence, _float),

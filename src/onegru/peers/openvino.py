@@ -62,7 +62,11 @@ class OpenVino(Runtime):
                 model.add_outputs([_probed_port(model, probe)])
         wanted = [_wanted(output, subject, probed) for output in model.outputs]
         kept = {op.get_attributes()["variable_id"]: op for op in model.get_sinks()}
-        first = {op.get_attributes()["variable_id"]: op for op in model.get_ops() if _reads_state(op)}
+        first = {
+            op.get_attributes()["variable_id"]: op
+            for op in model.get_ops()
+            if op.get_type_name() == "ReadValue"
+        }
         request = core.compile_model(model, "CPU", _OPTIONS[self.precision]).create_infer_request()
         for port in request.model_inputs:
             request.set_tensor(port, _tensor(port, _find(inputs, port)))
@@ -77,11 +81,6 @@ class OpenVino(Runtime):
         for index, names in enumerate(wanted):
             results.update(dict.fromkeys(names, _array(request.get_output_tensor(index))))
         return results
-
-
-def _reads_state(op: Any) -> bool:
-    """Whether a layer returns a state that the model keeps between runs."""
-    return bool(op.get_type_name() == "ReadValue")
 
 
 def _tensor(port: Any, array: Any) -> Any:

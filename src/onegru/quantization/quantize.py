@@ -346,11 +346,9 @@ def _size(spec: Spec, mode: str, group: int) -> int:
 
 
 def _ratio(pairs: Iterable[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> float:
-    """Return the SNR in dB of the worst output, over all runs.
-
-    Integers and booleans are ignored if there are floating-point outputs. Otherwise each value counts as 1 of
-    signal, and each changed value as 1 of noise.
-    """
+    """Return the SNR in dB of the worst output, over all runs."""
+    # Integers and booleans are ignored if there are floating-point outputs. Otherwise each value counts as 1
+    # of signal, and each changed value as 1 of noise.
     signals: dict[str, float] = {}
     noises: dict[str, float] = {}
     for expected, found in pairs:

@@ -81,11 +81,7 @@ _numbers = itertools.count(1)
 
 
 def add_observer(observer: Observer) -> int:
-    """Add an observer of GRU nodes, and return its number for the session option `observer`.
-
-    Args:
-        observer: called with a node's name, the moment, and its arrays. Its exceptions end the run.
-    """
+    """Add an observer of GRU nodes, and return its number for the session option `observer`."""
     number = next(_numbers)
     _observers[number] = observer
     return number

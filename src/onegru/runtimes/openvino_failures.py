@@ -48,10 +48,7 @@ def evaluate(
     *,
     is_watched: bool,
 ) -> bool:
-    """Run an operator. If OpenVINO would lose its exception, store the message and fill the outputs.
-
-    The outputs are then NaN, or zeros if the operator is watched.
-    """
+    """Run an operator; if OpenVINO would lose its exception, store the message and fill the outputs."""
     try:
         run()
     except Exception as error:

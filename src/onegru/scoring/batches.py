@@ -46,10 +46,7 @@ def padded(field: Ragged, rows: Array, longest: int) -> Array:
 
 
 def arrow_type(result: Field) -> pa.DataType:
-    """Return the type of a result's column: numbers, fixed-size lists of them, or lists of either.
-
-    bfloat16, which Arrow lacks, becomes float32, which has all its values.
-    """
+    """Return the type of a result's column; bfloat16, which Arrow lacks, becomes float32."""
     kind = pa.from_numpy_dtype(np.dtype(_stored(result)))
     for size in reversed(result.shape):
         kind = pa.list_(kind, size)

@@ -275,11 +275,7 @@ _LARGEST_ROOM = 1 << 28
 
 
 class Gathered:
-    """Values of a field, gathered from tables without bad rows.
-
-    Without `room`, the values of a single array are used in place. With it, they are copied into an array
-    of `room` bytes, so that the tables can be freed. The unwritten part of the array takes no memory.
-    """
+    """Values of a field from tables without bad rows: in place, or in a new array of `room` bytes."""
 
     def __init__(self, field: Field, room: int = 0) -> None:
         self._field = field

@@ -65,11 +65,8 @@ class Plan:
 
 
 def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path | None) -> list[Path]:
-    """Return the input files, in the order given; the files of a folder or pattern are sorted by name.
-
-    In folders and patterns, names that begin with "_" or "." are skipped, as in Arrow. Links to folders are
-    followed.
-    """
+    """Return the input files, in the order given; the files of a folder or pattern are sorted by name."""
+    # In folders and patterns, names that begin with "_" or "." are skipped, as in Arrow.
     if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Iterable):
         raise SpecError.of("inputs", f"{shown(inputs)}; must be a list of files, folders or patterns")
     found: dict[str, Path] = {}
@@ -134,10 +131,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
-    """Divide files into parts, each from row groups of a file, or from rows of a large one.
-
-    The rows of a part and their outputs take `part_bytes`, as estimated from the files' footers.
-    """
+    """Divide files into parts of about `part_bytes` with outputs: row groups, or rows of a large group."""
     check_footers(paths)
     files: dict[str, File] = {}
     parts: list[Part] = []

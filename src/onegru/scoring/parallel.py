@@ -22,10 +22,7 @@ _asked: int | None = None
 
 @contextmanager
 def batch_map(parallel: bool) -> Iterator[BatchMap]:
-    """Yield `map`, or for `parallel` a similar function that starts at once in onegru's number of threads.
-
-    Meanwhile, each call of a layer uses one thread.
-    """
+    """Yield `map`, or a function that runs in worker threads, where a layer's call uses one thread."""
     if not parallel:
         yield map
         return

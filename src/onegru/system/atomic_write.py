@@ -55,7 +55,7 @@ def _rename(renames: Sequence[tuple[Path, Path, Path]]) -> None:
             with naming(path):
                 temporary.replace(target)
     except BaseException as error:
-        renamed = {target for _, temporary, target in renames if not temporary.exists()}
+        renamed = [target for _, temporary, target in renames if not temporary.exists()]
         for target in renamed if len(renames) > 1 else ():
             with suppress(OSError, KeyboardInterrupt):
                 if target not in old:

@@ -21,10 +21,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{\]}]', re.DOTALL)
 
 
 def check_regular(path: Path) -> None:
-    """Raise FormatError for a path that is not a regular file, such as a pipe, which might never end.
-
-    Missing files and folders pass; opening them raises the error.
-    """
+    """Raise FormatError for an existing path that is not a regular file, such as a pipe without an end."""
     try:
         mode = path.stat().st_mode
     except OSError:

@@ -98,11 +98,8 @@ _LAST_BYTES = 4096
 
 @contextmanager
 def child_folder() -> Iterator[Path]:
-    """Create a folder for a child, and remove it at the end.
-
-    No content of the folder makes the removal fail. Permissions are not changed for it, because
-    `tempfile.TemporaryDirectory` follows links when it does so.
-    """
+    """Create a folder for a child, and remove it at the end, whatever it contains."""
+    # Permissions are not changed for it, because `tempfile.TemporaryDirectory` follows links when it does so.
     folder = tempfile.mkdtemp(prefix="onegru-")
     try:
         yield Path(folder)
@@ -145,11 +142,7 @@ def run_child(
 def run_forked(
     work: Callable[[], object], folder: Path, limits: Limits, watch: Callable[[], object] | None = None
 ) -> Ended:
-    """Run a function in a copy of this process, as `run_child` runs a module. It prints to the same streams.
-
-    Threads are not copied, so threads of other libraries are missing in the copy. Windows cannot copy
-    processes.
-    """
+    """Run a function in a copy of this process, without its other threads, as `run_child` runs a module."""
     import multiprocessing  # needed only in this function
 
     process = multiprocessing.get_context("fork").Process(target=_forked, args=(work, folder, limits))

@@ -87,10 +87,7 @@ def _few_steps(tensors: Tensors, T: int, B: int, H: int) -> Route | None:
 
 
 def are_few(T: int, B: int, H: int) -> bool:
-    """Whether a call without gradients runs on unpacked parameters, which depends on its shape only.
-
-    Larger calls take less time with packed parameters. Measured with one thread and with two.
-    """
+    """Whether a call without gradients runs on unpacked parameters; packing takes longer (measured)."""
     small = H <= 64
     most = (384 if small else 256) if T <= 8 else 128 if small else 64 if H <= 256 else 32
     return 0 < T * B <= most

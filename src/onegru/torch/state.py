@@ -12,11 +12,9 @@ from onegru.layers.torch_form import KEY, TorchForm, read_torch_form
 
 
 class FormInState(nn.Module):
-    """Module with a state dict entry for its configuration, unless PyTorch's module computes the same.
+    """Module with a state dict entry for its configuration, unless PyTorch's module computes the same."""
 
-    `get_extra_state` and `set_extra_state` of `torch.nn.Module` would add an entry to every module of the
-    class.
-    """
+    # `get_extra_state` would add an entry to every module of the class.
 
     def form_in_state(self) -> TorchForm:
         """Return the configuration."""

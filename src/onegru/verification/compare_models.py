@@ -31,11 +31,7 @@ def compare_with(
     nodes: Sequence[str] = (),
     tolerance: float | None = None,
 ) -> ReferenceComparison:
-    """Compare a model with a reference.
-
-    The GRUs of both are paired in execution order. Each pair runs on the same random inputs. If both are
-    models with the same inputs, each pair also runs on the inputs that it gets in its model.
-    """
+    """Compare the GRUs of two models, paired in execution order, on random and on the models' inputs."""
     notes: list[str] = []
     outputs: tuple[Comparison, ...] = ()
     calls: list[tuple[Call, Call]] = []

@@ -104,10 +104,8 @@ def one_node_model(
 
 
 def model_of(graph: GraphProto, opset: int) -> ModelProto:
-    """Return a model of a graph, in the oldest sufficient IR version. ONNX Runtime often lags onnx's newest.
-
-    The version is at least 4, because initializers need not be inputs from there on.
-    """
+    """Return a model of a graph in the oldest sufficient IR version, for an older ONNX Runtime."""
+    # At least 4, because initializers need not be inputs from there on.
     opsets = [onnx.helper.make_opsetid("", opset)]
     version = max(4, onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True))
     return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version)

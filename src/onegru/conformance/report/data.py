@@ -148,16 +148,12 @@ def _arrays(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[in
         failed = {index: item for index, item in outcomes.items() if item and item.status != "passes"}
         if not failed:
             continue
-        found[number] = {"attributes": _attributes(case)}
+        found[number] = {"attributes": {name: str(value) for name, value in case.attributes.items()}}
         if left > 0:
             given = {index: results[index].outputs.get(case.name, {}) for index in failed}
             found[number] |= _numbers_of(case, failed, given)
             left -= sum(len(text) for text in _strings(found[number]))
     return found
-
-
-def _attributes(case: Case) -> dict[str, str]:
-    return {name: str(value) for name, value in case.attributes.items()}
 
 
 def _strings(item: Any) -> list[str]:

@@ -193,13 +193,10 @@ def _whole(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array]
     return compute
 
 
-def _ends(call: Arrays) -> list[Any]:
-    return [call.get(name, call.constant(index)) for index, name in enumerate(("min", "max"), 1)]
-
-
 def _clip(call: Arrays) -> Array:
     x = call.array()
-    for end, function in zip(_ends(call), (np.maximum, np.minimum), strict=True):
+    ends = (call.get(name, call.constant(index)) for index, name in enumerate(("min", "max"), 1))
+    for end, function in zip(ends, (np.maximum, np.minimum), strict=True):
         x = x if end is None else function(x, np.asarray(end, x.dtype))
     return x
 

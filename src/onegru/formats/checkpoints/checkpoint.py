@@ -211,11 +211,8 @@ def _of_module(module: Unknown, name: str) -> dict[object, object]:
 def _tensors(
     path: Opened, content: _Nested, prefix: str, depth: int, seen: dict[int, tuple[object, str]]
 ) -> Iterator[tuple[str, object]]:
-    """Find tensors, unknown objects and forms in nested containers, by their names joined with dots.
-
-    Each container is visited once, because containers can contain themselves. Further occurrences outside
-    the container itself yield an `_Again`.
-    """
+    """Find tensors, unknown objects and forms in nested containers, by their names joined with dots."""
+    # Each container is visited once. Further occurrences outside the container itself yield an `_Again`.
     seen[id(content)] = content, prefix
     for key, given in content.items() if isinstance(content, Mapping) else enumerate(content):
         if not isinstance(key, str) and type(key) is not int:

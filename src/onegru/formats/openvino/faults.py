@@ -37,11 +37,9 @@ def work_around_faults(network: Any) -> None:
 
 
 def _keep_reduced_axes(layer: Any) -> None:
-    """Make a reduction keep its axes, and remove them with a Squeeze.
-
-    After a reduction that removes axes, OpenVINO drops a Reshape, or a Transpose that moves only axes of size
-    1, as if the axes still existed (OpenVINO's issues 37959 and 37962).
-    """
+    """Make a reduction keep its axes, and remove them with a Squeeze."""
+    # Otherwise OpenVINO drops a following Reshape, or a Transpose that moves only axes of size 1, as if the
+    # axes still existed (OpenVINO's issues 37959 and 37962).
     from openvino import opset13
 
     axes = layer.input_value(1)
@@ -57,11 +55,9 @@ def _keep_reduced_axes(layer: Any) -> None:
 
 
 def _compute_before_transpose(layer: Any) -> None:
-    """Swap an elementwise layer with the Transpose before it.
-
-    Between a Transpose of the output of a one-dimensional convolution and the inverse Transpose, OpenVINO
-    applies elementwise layers to the wrong elements if all sizes are fixed.
-    """
+    """Swap an elementwise layer with the Transpose before it."""
+    # Between the Transpose of a one-dimensional convolution's output and its inverse, OpenVINO applies
+    # elementwise layers to the wrong elements if all sizes are fixed.
     from openvino import opset13
 
     index = _data_input(layer)

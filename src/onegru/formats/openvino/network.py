@@ -254,12 +254,11 @@ def _infer_here(request: Any) -> None:
 
 
 class _SizedRequest:
-    """Request for one set of sizes, with arrays that OpenVINO reads and writes in place.
+    """Request for one set of sizes, with arrays that OpenVINO reads and writes in place."""
 
-    It runs in the caller's thread, which is faster. If the last element of an output keeps its marker, an
-    error was perhaps lost. The request then runs again, and from then on in OpenVINO's thread, because failed
-    work stays in a queue for the caller's thread.
-    """
+    # It runs in the caller's thread, which is faster. If the last element of an output keeps its marker, an
+    # error was perhaps lost. Then the request runs again, and from then on in OpenVINO's thread, because
+    # failed work stays in a queue for the caller's thread.
 
     def __init__(self, compiled: _Compiled) -> None:
         import openvino

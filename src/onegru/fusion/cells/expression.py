@@ -257,10 +257,6 @@ def _einsum(at: Expressions, op: Op, view: View) -> Polynomial:
     raise UnknownOpError
 
 
-def _subtract(algebra: Algebra, p: Polynomial, q: Polynomial) -> Polynomial:
-    return add(p, q, -1.0)
-
-
 _FUNCTIONS: dict[str, Callable[[Algebra, Polynomial, Mapping[str, Any]], Polynomial]] = {
     **{name: _activation(name) for name in AS_OPERATORS},
     "Sigmoid": lambda algebra, p, attributes: algebra.sigmoid(p),
@@ -273,7 +269,7 @@ _RULES: dict[str, Callable[[Expressions, Op, View], Polynomial]] = {
     "Reshape": _reshaped,
     "Add": _combined(lambda algebra, p, q: add(p, q)),
     "Sum": _combined(lambda algebra, p, q: add(p, q)),
-    "Sub": _combined(_subtract),
+    "Sub": _combined(lambda algebra, p, q: add(p, q, -1.0)),
     "Mul": _combined(Algebra.multiply),
     "And": _combined(Algebra.multiply),
     "Div": _combined(Algebra.divide),

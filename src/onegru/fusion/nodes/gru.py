@@ -19,11 +19,7 @@ _SATURATED = {"float16": 3e4}  # saturates a sigmoid, regardless of the other te
 
 
 def mask_steps(emitter: Emitter, X: str, mask: str, cell: Cell) -> tuple[str, Array]:
-    """Return X and W for masked steps.
-
-    X is zero for masked steps. It has one more column, which is 1 for masked steps and saturates the update
-    gate at 1.
-    """
+    """Return X and W for masked steps: a new column of X is 1 there, and saturates the update gate at 1."""
     f = cell.activations[0]
     has_ends = ACTIVATIONS[f.name].bounds is not None
     saturates = has_ends and (f.name != "HardSigmoid" or f.parameters[0] > 0)

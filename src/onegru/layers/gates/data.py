@@ -71,22 +71,14 @@ class Gates:
         return tuple("reverse" if backwards else "forward" for backwards in self.spec.reversed_directions)
 
     def direction_index(self, direction: object) -> int:
-        """Return the index D of a direction.
-
-        Raises:
-            SpecError: there is no such direction.
-        """
+        """Return the index D of a direction."""
         if direction not in self.directions:
             names = " or ".join(map(repr, self.directions))
             raise SpecError.of("direction", f"{shown(direction)}; must be {names}")
         return self.directions.index(str(direction))
 
     def row_index(self, row: object) -> int:
-        """Check and return the index of a row.
-
-        Raises:
-            SpecError: there is no such row.
-        """
+        """Check and return the index of a row."""
         index, rows = integer("row", row), len(self.lengths)
         if not rows:
             raise SpecError.of("batch", "empty; must have rows")

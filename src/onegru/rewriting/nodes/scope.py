@@ -120,10 +120,8 @@ class Draft:
         return self.scope.names.fresh(f"{self.base}/{what}")
 
     def op(self, kind: str, inputs: Sequence[str], what: str, output: str = "", **attributes: Any) -> str:
-        """Add a node, and return its output: `output`, or a new name from `what`.
-
-        Pass lists of integers as attributes; in newer opsets they become inputs.
-        """
+        """Add a node, and return its output: `output`, or a new name from `what`."""
+        # In newer opsets, attributes that are lists of integers become inputs.
         output = output or self.fresh(what)
         self.nodes.append(self._node(kind, inputs, [output], f"{what}/{kind}", attributes))
         return output

@@ -32,10 +32,8 @@ class Memory(NamedTuple):
 
 
 def memory_of(form: TorchGruConfig, tensors: Tensors) -> Memory | None:
-    """Return the addresses of the inputs of a call; None if a tensor's memory is not plain.
-
-    Only this function reads memory by address. So it checks the owner and the size of each tensor's memory.
-    """
+    """Return the addresses of the inputs of a call; None if a tensor's memory is not plain."""
+    # Only this function reads memory by address. So it checks the owner and the size of each tensor's memory.
     sized = _sized(form, tensors)
     if sized is None:
         return None

@@ -58,7 +58,9 @@ class OnegruFewSteps(torch.autograd.Function):
         if not saved.create_graph and not is_intercepted(*saved.tensors, gates, dY, dY_h):
             wanted, of_loop = saved.wanted, None
             if ctx.needs_input_grad[-1] and dY is not None:  # the weights get gradients from the loop
-                of_loop = StepsGradient.of(form, wanted[3:], Step(saved.tensors, gates, dY))
+                of_loop = StepsGradient.of(
+                    dY, form, wanted[3:], (Step(saved.tensors, gates, dY),), dY.shape[0], []
+                )
                 wanted = (*wanted[:3], *(False for _ in wanted[3:]))
             found = gradients_of_few_steps(form, saved.tensors, gates, (dY, dY_h), wanted)
             if found is not None:

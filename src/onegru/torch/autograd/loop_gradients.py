@@ -43,11 +43,17 @@ class StepsGradient(Tensor):
     sums: Tensors  # the weight gradients of other steps; empty if there are none
 
     @staticmethod
-    def of(form: TorchGruConfig, wanted: tuple[bool, ...], step: Step) -> StepsGradient:
-        """Return the gradient of one step."""
-        made: StepsGradient = scalar_of_class(StepsGradient, step.dY)
-        made.form, made.wanted = form, wanted
-        made.steps, made.rows, made.sums = (step,), step.dY.shape[0], []
+    def of(
+        like: Tensor,
+        form: TorchGruConfig,
+        wanted: tuple[bool, ...],
+        steps: tuple[Step, ...],
+        rows: int,
+        sums: Tensors,
+    ) -> StepsGradient:
+        """Return a gradient with the type of `like`."""
+        made: StepsGradient = scalar_of_class(StepsGradient, like)
+        made.form, made.wanted, made.steps, made.rows, made.sums = form, wanted, steps, rows, sums
         return made
 
     @classmethod
@@ -57,7 +63,7 @@ class StepsGradient(Tensor):
             return args[0].plus(args[1])
         if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
             one = args[0]
-            return one._with(one.steps, one.rows, one.sums)
+            return cls.of(one, one.form, one.wanted, one.steps, one.rows, one.sums)
         zeros = [torch.zeros((), dtype=item.dtype) if type(item) is cls else item for item in args]
         return func(*zeros, **(kwargs or {}))
 
@@ -69,13 +75,7 @@ class StepsGradient(Tensor):
         steps += other.steps
         if rows >= _ROWS:
             steps, rows, sums = (), 0, _added(sums, self._gradients(steps))
-        return self._with(steps, rows, sums)
-
-    def _with(self, steps: tuple[Step, ...], rows: int, sums: Tensors) -> StepsGradient:
-        made: StepsGradient = scalar_of_class(StepsGradient, self)
-        made.form, made.wanted = self.form, self.wanted
-        made.steps, made.rows, made.sums = steps, rows, sums
-        return made
+        return self.of(self, self.form, self.wanted, steps, rows, sums)
 
     def total(self) -> Tensors:
         """Return the weight gradients of all steps."""
@@ -102,7 +102,7 @@ def _rows(tensors: list[Tensor | None]) -> Tensor | None:
 
 
 def _added(one: Tensors, other: Tensors) -> Tensors:
-    """Return the sums of two lists of gradients, of which one may be empty."""
+    """Return the sums of two lists of gradients; an empty list counts as zeros."""
     if not one or not other:
         return one or other
     return [None if a is None or b is None else a + b for a, b in zip(one, other, strict=True)]
@@ -149,10 +149,7 @@ _SHARED: WeakValueDictionary[Any, LoopWeights] = WeakValueDictionary()
 
 
 def weights_of_loop(form: TorchGruConfig, tensors: Tensors) -> LoopWeights | None:
-    """Return the weights that a step shares with the other steps of its loop; None if it is not in a loop.
-
-    It is in a loop if its state comes from a recorded operation.
-    """
+    """Return the weights that a step shares with its loop; None if its state has no recorded operation."""
     h, weights = tensors[1], tensors[_WEIGHTS:]
     if h is None or h.grad_fn is None or h.shape[0] > _MOST_ROWS:
         return None

@@ -53,12 +53,9 @@ def array_if_given(name: str, tensor: Tensor | None) -> Array | None:
 def rows_of(
     tensors: Tensors, shapes: tuple[tuple[int, ...], ...], kinds: str, dtype: torch.dtype
 ) -> tuple[list[Rows], list[Any]] | None:
-    """Return addresses and strides of tensors, as the module's `tensor_rows`; None if memory is not plain.
-
-    The result is also None if a tensor is not strided, or is a negating view. The returned storages keep the
-    memory alive while it is read, even if another thread changes the tensors. The size of a storage shows
-    whether its memory was freed.
-    """
+    """Return addresses and strides of tensors, as the module's `tensor_rows`; None if memory is not plain."""
+    # The returned storages keep the memory alive while it is read, even if another thread changes the
+    # tensors. The size of a storage shows whether its memory was freed.
     found = room_of(tensors)
     if found is None:
         return None

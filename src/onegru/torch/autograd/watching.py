@@ -44,10 +44,7 @@ def is_plain_call() -> bool:
 
 
 def is_intercepted(*tensors: Tensor | None) -> bool:
-    """Whether a mode, a trace or a tensor subclass intercepts access to the values of these tensors.
-
-    Such code must see an operator, because it does not see reads of memory.
-    """
+    """Whether a mode, a trace or a tensor subclass must see an operator instead of reads of memory."""
     if _MISSING is not None:
         return False
     if _has_modes():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import onnx
-from onnx import FunctionProto, GraphProto, ModelProto
+from onnx import FunctionProto, ModelProto
 
 from onegru.core.errors import prefixed_errors
 from onegru.formats.onnx.functions.augru_body import OPTIONAL, augru_function
@@ -30,16 +30,14 @@ def lacks_augru_functions(model: ModelProto) -> bool:
 
 
 def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool:
-    """Add the functions of a model's AUGRU nodes, and replace existing ones.
-
-    Nodes in subgraphs and in other functions also count. Nodes with different attributes, or with different
-    inputs present, need separate functions in separate domains. The domains are added to the opsets, and the
-    IR version is raised to one that has functions.
-    """
+    """Add or replace the functions of a model's AUGRU nodes, also in subgraphs and functions."""
+    # Nodes with different attributes or present inputs need functions in separate domains.
     source = source or Source("the model")
     others = [function for function in model.functions if not is_augru_function(function)]
     opset = max((entry.version for entry in model.opset_import if is_onnx(entry)), default=1)
-    if len(others) == len(model.functions) and not any(map(_holds_augru, (model.graph, *others))):
+    if len(others) == len(model.functions) and not any(
+        is_augru(node) for owner in (model.graph, *others) for node in all_nodes(owner.node)
+    ):
         return False
     variants: dict[tuple[object, ...], FunctionProto] = {}
     is_changed = False
@@ -82,7 +80,3 @@ def _import(owner: ModelProto | FunctionProto, domains: Iterable[str]) -> bool:
     missing = [domain for domain in domains if all(entry.domain != domain for entry in owner.opset_import)]
     owner.opset_import.extend(onnx.helper.make_opsetid(domain, AUGRU.version) for domain in missing)
     return bool(missing)
-
-
-def _holds_augru(owner: GraphProto | FunctionProto) -> bool:
-    return any(map(is_augru, all_nodes(owner.node)))

@@ -47,16 +47,14 @@ def harmful_optimizers(model: ModelProto) -> tuple[str, ...]:
 
 def crashing_optimizers(model: ModelProto) -> tuple[str, ...]:
     """Return the optimizers that would compute GRU nodes themselves, or crash the process."""
-    found = (_FOLDING if has_constant_grus(model) else "", _FUSING_TRANSPOSES if _has_halves(model) else "")
+    has_halves = TensorProto.FLOAT16 in _stated_types(model)
+    found = (_FOLDING if has_constant_grus(model) else "", _FUSING_TRANSPOSES if has_halves else "")
     return tuple(filter(None, found))
 
 
 def takes_exact_int8(model: ModelProto) -> bool:
-    """Whether ONNX Runtime's option for exact 8-bit products without VNNI can be set.
-
-    The option breaks DequantizeLinear nodes with a scale for each channel and no zero points, which then fail
-    in a run (seen in 1.32).
-    """
+    """Whether ONNX Runtime's option for exact 8-bit products without VNNI can be set."""
+    # It breaks DequantizeLinear nodes with a scale per channel and no zero points; they fail in a run (1.32).
     most: dict[
         str, int
     ] = {}  # elements of the largest constant with a name; subgraphs and functions reuse names
@@ -76,11 +74,6 @@ def _numbers(node: NodeProto) -> int:
         math.prod(item.t.dims) if item.name == "value" else len(item.floats) or item.name == "value_float"
         for item in node.attribute
     )
-
-
-def _has_halves(model: ModelProto) -> bool:
-    """Whether a value can be float16: types come from inputs, constants and attributes of nodes."""
-    return TensorProto.FLOAT16 in _stated_types(model)
 
 
 def _stated_types(model: ModelProto) -> Iterator[int]:
