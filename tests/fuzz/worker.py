@@ -23,9 +23,9 @@ import numpy as np
 
 import onegru
 from onegru.cli.app import app
-from onegru.models.input_sizes import shapes_of, size_plans
+from onegru.models.inputs.random import draw_inputs
+from onegru.models.inputs.sizes import shapes_of, size_plans
 from onegru.models.inspect import report
-from onegru.models.random_inputs import draw_inputs
 from tests.fuzz.corpus import PROBE, Files
 from tests.fuzz.mutate import HARM, SECRET, mutated
 

@@ -20,7 +20,7 @@ from onnx import TensorProto, ValueInfoProto
 import onegru
 from onegru import FormatError, Model, SpecError, SpecWarning
 from onegru.core.dtypes import Array
-from onegru.models.inputs import Inputs
+from onegru.models.inputs.check import Inputs
 from onegru.models.load import graph_of
 from tests.support.files.onnx_models import (
     WEIGHTS,

@@ -15,7 +15,7 @@ import pytest
 
 import onegru
 from onegru import SpecError, SpecWarning
-from onegru.models.random_inputs import pick_inputs
+from onegru.models.inputs.random import pick_inputs
 from tests.rewriting.test_streaming import AHEAD, CAUSAL, NEVER, B, C, T, built
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import I, graph, gru, model, save, value, weights

@@ -15,8 +15,8 @@ from onegru import FormatError, SpecError
 from onegru.core.compare import QUANTIZED, TOLERANCE_FUSED, TOLERANCE_REWRITTEN
 from onegru.core.dtypes import Array
 from onegru.engines.storage import quantize_channels
-from onegru.models.input_sizes import size_plans
-from onegru.models.random_inputs import Drawn, draw_inputs
+from onegru.models.inputs.random import Drawn, draw_inputs
+from onegru.models.inputs.sizes import size_plans
 from onegru.operators.onnx import AUGRU_DOMAINS
 from onegru.rewriting.check import Check
 from onegru.rewriting.compare import OutputCheck

@@ -16,10 +16,10 @@ from onegru.core.machine import memory_size
 from onegru.formats.format import format_of
 from onegru.formats.graph import TensorInfo, by_name
 from onegru.formats.opened import Opened, open_model
-from onegru.models.input_sizes import dimension_name
-from onegru.models.inputs import check_fit
+from onegru.models.inputs.check import check_fit
+from onegru.models.inputs.random import pick_inputs
+from onegru.models.inputs.sizes import dimension_name
 from onegru.models.model import Model
-from onegru.models.random_inputs import pick_inputs
 from onegru.models.stream import first_states
 from onegru.system.array_files import Header, read_npy, read_npz
 from onegru.system.bounded import check_regular

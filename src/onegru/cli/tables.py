@@ -19,7 +19,7 @@ from onegru.core.wording import count, duration, shape_words
 from onegru.engines.native import Targets
 from onegru.formats.graph import TensorInfo
 from onegru.formats.opened import Kind
-from onegru.models.inputs import words_of
+from onegru.models.inputs.check import words_of
 from onegru.models.inspect import Inspection
 from onegru.models.model import Model
 from onegru.models.report import GruReport

@@ -18,7 +18,7 @@ from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.select import check_names
 from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
 from onegru.models.gru_node import GruNode, find_node, prepare_nodes, runner_of, trace_node
-from onegru.models.inputs import Inputs, fit, words_of
+from onegru.models.inputs.check import Inputs, fit, words_of
 from onegru.models.stream import ModelStream, first_states
 from onegru.operators.schema import WEIGHTS
 

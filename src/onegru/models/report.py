@@ -13,7 +13,7 @@ from onegru.core.wording import count
 from onegru.engines.storage import lossless_storage
 from onegru.formats.graph import TensorInfo
 from onegru.models.gru_node import GruNode
-from onegru.models.inputs import words_of
+from onegru.models.inputs.check import words_of
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
 from onegru.runtimes.known_issues import Facts, Verdict, verdicts

@@ -16,7 +16,7 @@ from onegru.core.pickling import state_of
 from onegru.core.shapes import as_rows, fits
 from onegru.core.wording import count, shape_words
 from onegru.formats.graph import Graph, TensorInfo, batch_axes
-from onegru.models.inputs import fits_shape
+from onegru.models.inputs.check import fits_shape
 
 _Run = Callable[[Mapping[str, object]], dict[str, Array]]
 

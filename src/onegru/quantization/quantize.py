@@ -18,10 +18,10 @@ from onegru.core.spec import Spec
 from onegru.formats.opened import Kind, Opened, open_model
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
-from onegru.models.input_sizes import Dims
+from onegru.models.inputs.random import check_random_inputs
+from onegru.models.inputs.sizes import Dims
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.models.random_inputs import check_random_inputs
 from onegru.quantization.report import ModeResult, Quantization, QuantizedGru
 from onegru.quantization.subject import EXACT, MODES, QuantizationTarget, quantization_target, storages_of
 from onegru.rewriting.check import Check, as_target

@@ -20,10 +20,10 @@ from onegru.engines.storage import check_storage
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of, through
 from onegru.models.gru_node import repeat
-from onegru.models.input_sizes import Dims
-from onegru.models.lengths import steps_in
+from onegru.models.inputs.lengths import steps_in
+from onegru.models.inputs.random import pick_inputs, random_call
+from onegru.models.inputs.sizes import Dims
 from onegru.models.model import Model, runs_of_nodes
-from onegru.models.random_inputs import pick_inputs, random_call
 from onegru.models.stream import first_states
 
 if TYPE_CHECKING:

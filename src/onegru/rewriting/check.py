@@ -13,8 +13,8 @@ from onegru.core.arguments import file_path, number, shown
 from onegru.core.compare import Comparison
 from onegru.core.errors import SpecError
 from onegru.formats.opened import Opened
-from onegru.models.input_sizes import Dims
-from onegru.models.random_inputs import check_random_inputs
+from onegru.models.inputs.random import check_random_inputs
+from onegru.models.inputs.sizes import Dims
 
 
 def check_target(target: Path, suffix: str) -> None:

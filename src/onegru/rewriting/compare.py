@@ -14,10 +14,10 @@ from onegru.core.compare import Comparison, compare_scaled, merged, why_inconclu
 from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, OneGRUError, is_own_mistake
 from onegru.formats.graph import Graph, kept_states
-from onegru.models.input_sizes import size_plans
-from onegru.models.lengths import count_steps
+from onegru.models.inputs.lengths import count_steps
+from onegru.models.inputs.random import Drawn, draw_twice
+from onegru.models.inputs.sizes import size_plans
 from onegru.models.model import Model
-from onegru.models.random_inputs import Drawn, draw_twice
 from onegru.models.rounding import Rounding
 from onegru.models.stream import first_states
 from onegru.peers.base import ModelUnderTest, Runtime

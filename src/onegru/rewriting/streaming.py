@@ -16,10 +16,10 @@ from onegru.core.errors import FormatError, MissingExtraError, OneGRUError, Spec
 from onegru.core.wording import count
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Opened
-from onegru.models.input_sizes import dimension_name, widths
-from onegru.models.lengths import find_lengths
+from onegru.models.inputs.lengths import find_lengths
+from onegru.models.inputs.random import Drawn, draw_inputs, draw_twice
+from onegru.models.inputs.sizes import dimension_name, widths
 from onegru.models.model import Model
-from onegru.models.random_inputs import Drawn, draw_inputs, draw_twice
 from onegru.models.streaming import Forms, run_in_chunks
 from onegru.rewriting.check import Check
 from onegru.rewriting.compare import OutputCheck, check_moved

@@ -12,7 +12,7 @@ from onegru.core.dtypes import Array, contiguous
 from onegru.core.shapes import arrange
 from onegru.core.spec import Spec
 from onegru.layers.gru import GRU
-from onegru.models.random_inputs import random_call
+from onegru.models.inputs.random import random_call
 from onegru.operators.onnx import NEWEST
 from onegru.operators.schema import CANONICAL_AXES
 from onegru.verification.diagnose import diagnose

@@ -10,8 +10,8 @@ import onegru.verification.locate as faults
 from onegru._native import version
 from onegru.core.compare import INCONCLUSIVE, Comparison, compare, why_inconclusive
 from onegru.core.errors import FormatError, OneGRUError
+from onegru.models.inputs.lengths import count_steps
 from onegru.models.inspect import report
-from onegru.models.lengths import count_steps
 from onegru.models.model import Model
 from onegru.peers.base import Runtime
 from onegru.peers.child import run_apart

@@ -12,10 +12,10 @@ from onegru.core.compare import INCONCLUSIVE, why_inconclusive
 from onegru.core.errors import FormatError, SpecError
 from onegru.formats.graph import by_name
 from onegru.formats.opened import Kind, open_model
-from onegru.models.input_sizes import Dims
+from onegru.models.inputs.random import Drawn, check_random_inputs, count_moved, pick_inputs
+from onegru.models.inputs.sizes import Dims
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.models.random_inputs import Drawn, check_random_inputs, count_moved, pick_inputs
 from onegru.models.stream import first_states
 from onegru.peers.base import ModelUnderTest
 from onegru.peers.registry import chosen_runtimes

@@ -29,11 +29,11 @@ from onegru.formats.openvino.document import ir_files
 from onegru.formats.save import save_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
+from onegru.models.inputs.random import random_call
 from onegru.models.layer_files.load import load_layers
 from onegru.models.layer_files.select import joined
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.models.random_inputs import random_call
 from onegru.operators.schema import CANONICAL_AXES, Role
 from onegru.system.atomic_write import naming, write_files
 

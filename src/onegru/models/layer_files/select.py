@@ -19,10 +19,10 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.fusing import fusing_hint
 from onegru.models.gru_node import GruNode
+from onegru.models.inputs.random import draw_inputs
 from onegru.models.layer_files.load import distinct_layers, load_layers
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.models.random_inputs import draw_inputs
 from onegru.operators.schema import CANONICAL_AXES, WEIGHTS
 
 _OPEN_SIZES = (3, 3, 3)  # sizes of all dynamic dimensions, equal so that they fit each other

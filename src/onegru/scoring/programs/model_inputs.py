@@ -11,7 +11,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.wording import shape_words
 from onegru.formats.graph import TensorInfo, by_name, initial_states
-from onegru.models.input_sizes import input_letters
+from onegru.models.inputs.sizes import input_letters
 from onegru.models.model import Model
 from onegru.scoring.columns import Field
 from onegru.scoring.programs.program import check_names

@@ -14,8 +14,8 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, OneGRUError, SpecError
 from onegru.core.wording import count, shape_words
 from onegru.formats.graph import by_name
+from onegru.models.inputs.random import WAYS, draw_numbers
 from onegru.models.model import Model
-from onegru.models.random_inputs import WAYS, draw_numbers
 from onegru.scoring.columns import Field
 from onegru.scoring.programs.model_inputs import Axes, ModelInputs
 from onegru.scoring.programs.program import check_names

@@ -16,8 +16,8 @@ from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.machine import memory_size
 from onegru.core.spec import Spec
 from onegru.formats.graph import TensorInfo
-from onegru.models.input_sizes import Dims, Sizes, missing_shapes, size_plans
-from onegru.models.lengths import LengthsInput, find_lengths, steps_of
+from onegru.models.inputs.lengths import LengthsInput, find_lengths, steps_of
+from onegru.models.inputs.sizes import Dims, Sizes, missing_shapes, size_plans
 from onegru.models.model import Model
 from onegru.operators.schema import CANONICAL_AXES, Role
 
