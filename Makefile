@@ -22,7 +22,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --pr
 require = $(BIN)/python .ci/extras $(1) | $(PIP) --requirement /dev/stdin
 
 # Python sources are absent on purpose: an editable install reads them where they are.
-BUILD_INPUTS := pyproject.toml CMakeLists.txt native/c/library.cmake $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
+BUILD_INPUTS := pyproject.toml CMakeLists.txt native/c/library.cmake $(filter-out native/tests/%,$(shell find native -name "*.h" -o -name "*.cc"))
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py native/c/web/pack.py)
 
 .PHONY: help run kernels example-train test test-torch test-c test-targets test-one-cpu test-long durations coverage test-frameworks test-cluster bench conformance docs lint sanitize \
@@ -103,7 +103,7 @@ lint: $(VENV)/.dev  ## Test: ruff, mypy and clang-format
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
-	@$(BIN)/clang-format --dry-run --Werror native/*.h native/*.cc native/*/*.h native/*/*.cc native/c/*.hpp examples/c/*.cc
+	@$(BIN)/clang-format --dry-run --Werror `find native -name "*.h" -o -name "*.cc" -o -name "*.hpp"` examples/c/*.cc
 
 # The kernels by themselves, checked against plain loops (native/tests): $(call check,FOLDER,FLAGS,OPTIONS)
 # builds that program. Compiled a little less, as -O3 on top of a sanitizer takes minutes.

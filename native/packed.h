@@ -24,7 +24,7 @@
 #include <memory>
 
 #include "native/float16.h"
-#include "native/kernels/amx.h"
+#include "native/kernels/products/amx.h"
 #include "native/problem.h"
 
 namespace onegru {

@@ -5,7 +5,7 @@
 // over the whole float32 range, against float64. docs/accuracy.md lists them.
 
 #include "hwy/highway.h"
-#include "native/kernels/arithmetic-inl.h"
+#include "native/kernels/products/arithmetic-inl.h"
 #include "native/kernels/polynomials.h"
 #include "native/problem.h"
 

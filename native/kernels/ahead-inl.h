@@ -7,7 +7,7 @@
 
 #include "hwy/highway.h"
 #include "native/kernel.h"
-#include "native/kernels/tile-inl.h"
+#include "native/kernels/products/tile-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_AHEAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_AHEAD_INL_H_

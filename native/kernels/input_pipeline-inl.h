@@ -2,9 +2,9 @@
 
 #include "hwy/highway.h"
 #include "native/kernels/ahead-inl.h"
-#include "native/kernels/int8-inl.h"
+#include "native/kernels/products/int8-inl.h"
 #include "native/kernels/rows-inl.h"
-#include "native/kernels/sweep-inl.h"
+#include "native/kernels/products/sweep-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_INPUT_PIPELINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_INPUT_PIPELINE_INL_H_

@@ -8,7 +8,7 @@
 #include "native/float_mode.h"
 #include "native/kernels/activations-inl.h"
 #include "native/kernels/ahead-inl.h"
-#include "native/kernels/amx.h"
+#include "native/kernels/products/amx.h"
 #include "native/kernels/handover-inl.h"
 #include "native/kernels/input_pipeline-inl.h"
 #include "native/kernels/rows-inl.h"

@@ -3,11 +3,11 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "native/kernels/ahead-inl.h"
-#include "native/kernels/int8-inl.h"
+#include "native/kernels/products/int8-inl.h"
 #include "native/kernels/item-inl.h"
-#include "native/kernels/product-inl.h"
-#include "native/kernels/products-inl.h"
-#include "native/kernels/sweep-inl.h"
+#include "native/kernels/products/product-inl.h"
+#include "native/kernels/products/products-inl.h"
+#include "native/kernels/products/sweep-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_PROJECTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_PROJECTION_INL_H_

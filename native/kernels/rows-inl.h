@@ -8,7 +8,7 @@
 
 #include "hwy/highway.h"
 #include "native/kernel.h"
-#include "native/kernels/arithmetic-inl.h"
+#include "native/kernels/products/arithmetic-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_ROWS_INL_H_

@@ -1,14 +1,14 @@
 // Products of many rows with a packed matrix, for the gradients. Included once for each SIMD target.
 
 #include "hwy/highway.h"
-#include "native/kernels/product-inl.h"
-#include "native/kernels/sweep-inl.h"
+#include "native/kernels/products/product-inl.h"
+#include "native/kernels/products/sweep-inl.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_GEMM_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_GEMM_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_TRAINING_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_TRAINING_GEMM_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_TRAINING_GEMM_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_GEMM_INL_H_
+#define ONEGRU_NATIVE_KERNELS_TRAINING_GEMM_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();

@@ -1,8 +1,8 @@
 // The float64 kernels for gradients and short calls, once for each SIMD target.
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "native/kernels/gradients_f64.cc"
+#define HWY_TARGET_INCLUDE "native/kernels/units/gradients_f64.cc"
 #define ONEGRU_COMPUTED double
 #define ONEGRU_GRADIENT_KERNEL Float64GradientKernel
 #define ONEGRU_FEW_STEPS_KERNEL Float64FewSteps
-#include "native/kernels/gradients-inl.h"
+#include "native/kernels/units/gradients-inl.h"

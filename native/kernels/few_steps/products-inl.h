@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "hwy/highway.h"
-#include "native/kernels/arithmetic-inl.h"
+#include "native/kernels/products/arithmetic-inl.h"
 #include "native/memory_pool.h"
 #include "native/pack_matrix.h"
 

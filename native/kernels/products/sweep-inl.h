@@ -1,15 +1,15 @@
 // Sweeps: loops over tiles that cover all rows and panels.
 
 #include "hwy/highway.h"
-#include "native/kernels/bfloat16-inl.h"
-#include "native/kernels/int8-inl.h"
-#include "native/kernels/tile-inl.h"
+#include "native/kernels/products/bfloat16-inl.h"
+#include "native/kernels/products/int8-inl.h"
+#include "native/kernels/products/tile-inl.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_SWEEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_SWEEP_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_SWEEP_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_SWEEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_SWEEP_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_SWEEP_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_SWEEP_INL_H_
+#define ONEGRU_NATIVE_KERNELS_PRODUCTS_SWEEP_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();

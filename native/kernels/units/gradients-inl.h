@@ -6,10 +6,10 @@
 
 #include "hwy/highway.h"
 #include "native/gradients.h"
-#include "native/kernels/backward-inl.h"
-#include "native/kernels/few_steps_gradients-inl.h"
-#include "native/kernels/gemm-inl.h"
-#include "native/kernels/weight_gradients-inl.h"
+#include "native/kernels/training/backward-inl.h"
+#include "native/kernels/few_steps/gradients-inl.h"
+#include "native/kernels/training/gemm-inl.h"
+#include "native/kernels/training/weight_gradients-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onegru {

@@ -4,8 +4,8 @@
 // The AVX-512 kernels use AMX for several rows of int8, and for any number of rows of bfloat16. Results do not depend
 // on AMX.
 
-#ifndef ONEGRU_NATIVE_KERNELS_AMX_H_
-#define ONEGRU_NATIVE_KERNELS_AMX_H_
+#ifndef ONEGRU_NATIVE_KERNELS_PRODUCTS_AMX_H_
+#define ONEGRU_NATIVE_KERNELS_PRODUCTS_AMX_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -49,4 +49,4 @@ inline void Release() {}
 
 }  // namespace onegru::amx
 
-#endif  // ONEGRU_NATIVE_KERNELS_AMX_H_
+#endif  // ONEGRU_NATIVE_KERNELS_PRODUCTS_AMX_H_

@@ -14,8 +14,8 @@
 
 #include "hwy/highway.h"
 #include "native/few_steps.h"
-#include "native/kernels/derivatives-inl.h"
-#include "native/kernels/few_steps-inl.h"
+#include "native/kernels/training/derivatives-inl.h"
+#include "native/kernels/few_steps/forward-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_FEW_STEPS_GRADIENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_FEW_STEPS_GRADIENTS_INL_H_

@@ -6,14 +6,14 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "native/kernels/arithmetic-inl.h"
+#include "native/kernels/products/arithmetic-inl.h"
 #include "native/packed.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_PRODUCT_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_PRODUCT_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCT_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCT_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_PRODUCT_INL_H_
+#define ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCT_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();

@@ -4,17 +4,17 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "native/kernels/bfloat16-inl.h"
-#include "native/kernels/int8-inl.h"
+#include "native/kernels/products/bfloat16-inl.h"
+#include "native/kernels/products/int8-inl.h"
 #include "native/kernels/item-inl.h"
-#include "native/kernels/product-inl.h"
-#include "native/kernels/tile-inl.h"
+#include "native/kernels/products/product-inl.h"
+#include "native/kernels/products/tile-inl.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCTS_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCTS_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_PRODUCTS_INL_H_
+#define ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCTS_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();

@@ -15,14 +15,14 @@
 
 #include "hwy/highway.h"
 #include "native/kernel.h"
-#include "native/kernels/int8-inl.h"
-#include "native/kernels/product-inl.h"
+#include "native/kernels/products/int8-inl.h"
+#include "native/kernels/products/product-inl.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_BFLOAT16_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_BFLOAT16_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_BFLOAT16_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_BFLOAT16_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_BFLOAT16_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_BFLOAT16_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_BFLOAT16_INL_H_
+#define ONEGRU_NATIVE_KERNELS_PRODUCTS_BFLOAT16_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();

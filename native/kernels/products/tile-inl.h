@@ -3,13 +3,13 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "native/kernels/product-inl.h"
+#include "native/kernels/products/product-inl.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_TILE_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_TILE_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_TILE_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_TILE_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_TILE_INL_H_
+#define ONEGRU_NATIVE_KERNELS_PRODUCTS_TILE_INL_H_
 #endif
 
 // The head of a lambda that is a loop's body, and must be inlined.

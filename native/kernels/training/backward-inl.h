@@ -24,14 +24,14 @@
 
 #include "hwy/highway.h"
 #include "native/gradients.h"
-#include "native/kernels/derivatives-inl.h"
-#include "native/kernels/gemm-inl.h"
+#include "native/kernels/training/derivatives-inl.h"
+#include "native/kernels/training/gemm-inl.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_BACKWARD_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_BACKWARD_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_TRAINING_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_TRAINING_BACKWARD_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_TRAINING_BACKWARD_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_BACKWARD_INL_H_
+#define ONEGRU_NATIVE_KERNELS_TRAINING_BACKWARD_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();

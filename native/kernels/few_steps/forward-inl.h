@@ -11,14 +11,14 @@
 #include "hwy/highway.h"
 #include "native/few_steps.h"
 #include "native/kernels/activations-inl.h"
-#include "native/kernels/few_steps_products-inl.h"
+#include "native/kernels/few_steps/products-inl.h"
 #include "native/threads/tasks.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_FEW_STEPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_FEW_STEPS_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_FEW_STEPS_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_FEW_STEPS_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_FEW_STEPS_FORWARD_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_FEW_STEPS_FORWARD_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_FEW_STEPS_INL_H_
+#define ONEGRU_NATIVE_KERNELS_FEW_STEPS_FORWARD_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();

@@ -1,4 +1,4 @@
-#include "native/kernels/amx.h"
+#include "native/kernels/products/amx.h"
 
 // This file must stay a separate translation unit, without link-time optimisation. GCC's intrinsics for loading and
 // storing tiles do not declare that they access memory, so inlined into a caller, GCC could move them.

@@ -18,14 +18,14 @@
 
 #include "hwy/highway.h"
 #include "native/kernel.h"
-#include "native/kernels/arithmetic-inl.h"
-#include "native/kernels/product-inl.h"
+#include "native/kernels/products/arithmetic-inl.h"
+#include "native/kernels/products/product-inl.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_INT8_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_INT8_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_INT8_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_INT8_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_INT8_INL_H_
+#define ONEGRU_NATIVE_KERNELS_PRODUCTS_INT8_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
