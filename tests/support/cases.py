@@ -24,7 +24,7 @@ DTYPES = {
 }
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 OPSETS = (1, 2, 3, 6, 7, 13, 14, 21, 22, 26)
-TAKERS = {
+PARAMETER_COUNTS = {
     "Affine": 2,
     "LeakyRelu": 1,
     "ThresholdedRelu": 1,
@@ -71,11 +71,11 @@ def normal(rng: Rng, dtype: np.dtype[Any], *shape: int) -> Array:
 @st.composite
 def functions_with_values(draw: st.DrawFn, count: int) -> dict[str, list[Any]]:
     """Draw `activations` with all or some values of `activation_alpha` and `activation_beta`."""
-    names = draw(st.lists(st.sampled_from(sorted(TAKERS)), min_size=count, max_size=count))
+    names = draw(st.lists(st.sampled_from(sorted(PARAMETER_COUNTS)), min_size=count, max_size=count))
     numbers = st.floats(-1.5, 1.5, width=32)
     attributes: dict[str, list[Any]] = {}
     for name, least in (("activation_alpha", 1), ("activation_beta", 2)):
-        takers = [function for function in names if TAKERS[function] >= least]
+        takers = [function for function in names if PARAMETER_COUNTS[function] >= least]
         needed = max((i + 1 for i, function in enumerate(takers) if function == "ScaledTanh"), default=0)
         number = draw(st.integers(needed, len(takers)))
         if number or draw(st.booleans()):

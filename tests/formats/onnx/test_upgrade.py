@@ -63,6 +63,10 @@ def consumed(opset: int, count: int = 1) -> dict[str, list[int]]:
     return {"consumed_inputs": [0] * count} if opset < 6 else {}
 
 
+def selu(x: Array, alpha: float, gamma: float) -> Array:
+    return np.where(x > 0, x, alpha * np.expm1(x)).astype(np.float32) * np.float32(gamma)
+
+
 K = numbers(1, H)
 ROWS = numbers(2, B)
 M = numbers(3, H, 5)
@@ -128,6 +132,16 @@ CASES: dict[str, Any] = {
         lambda y, h: y[[2, 0]],
     ),
     "Dropout": lambda o: ([node("Dropout", ["Y_h"], ["Z"], is_test=1, **consumed(o))], {}, lambda y, h: h),
+    "Selu": lambda o: (  # its defaults changed in opset 6
+        [node("Selu", ["Y_h"], ["Z"], **consumed(o))],
+        {},
+        lambda y, h: selu(h, 1.6732, 1.0507) if o < 6 else selu(h, 1.67326319217681884, 1.05070102214813232),
+    ),
+    "PRelu with one slope": lambda o: (
+        [node("PRelu", ["Y_h", "slope"], ["Z"], **consumed(o))],
+        {"slope": np.array([0.3], np.float32)},
+        lambda y, h: np.where(h < 0, h * np.float32(0.3), h),
+    ),
     "Constant": lambda o: (
         [
             node("Constant", [], ["C"], value=tensor("", K)),
@@ -274,6 +288,8 @@ def test_bodies_are_lifted_too(tmp_path: Path, opset: int) -> None:
             {},
             "is_test",
         ),
+        (6, node("BatchNormalization", ["Y_h", "c", "c", "c", "c"], ["Z"], name="bad"), {}, "is_test"),
+        (3, node("Dropout", ["Y_h"], ["Z"], name="bad"), {}, "is_test"),
         (
             3,
             node("Add", ["Y_h", "K"], ["Z"], broadcast=1, axis=-2, name="bad"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from copy import deepcopy
 
 import onnx
@@ -20,18 +21,23 @@ def infer_shapes(model: ModelProto) -> ModelProto:
     return model
 
 
-def upgrade(source: Source, model: ModelProto) -> ModelProto:
-    """Convert a model to opset `OLDEST_OPSET`."""
+def upgrade(source: Source, model: ModelProto, opset: int) -> ModelProto:
+    """Convert a model from an older opset to `OLDEST_OPSET`."""
     copy = deepcopy(model)
+    single = {item.name for item in copy.graph.initializer if math.prod(item.dims) == 1}
     for node in all_nodes(copy.graph.node):
         if is_onnx(node) and node.op_type in _BROADCASTING:
-            _drop_broadcast(source, node)
+            if node.op_type != "PRelu" or node.input[1] not in single:
+                _check_broadcast(source, node)
+            drop_named(node.attribute, ("axis", "broadcast", "consumed_inputs"))
         elif is_gru(node):  # the attributes that version 7 removed have no effect
             drop_named(node.attribute, ("output_sequence",))
             for item in node.attribute:
                 if item.name == "direction" and item.s == b"foward":  # a typo in version 1's specification
                     item.s = b"forward"
         else:
+            if is_onnx(node) and node.op_type in _OTHER_DEFAULTS:
+                _state_defaults(node, opset)
             continue
         node.domain = _UPGRADED
     copy.opset_import.append(onnx.helper.make_opsetid(_UPGRADED, 1))
@@ -62,10 +68,12 @@ _BROADCASTING = frozenset(
     ("Add", "And", "Div", "Equal", "Gemm", "Greater", "Less", "Mul", "Or", "Pow", "PRelu", "Sub", "Xor")
 )
 _UPGRADED = "onegru.upgraded"
+# The converter ignores that the defaults of their attributes changed.
+_OTHER_DEFAULTS = frozenset(("BatchNormalization", "Dropout", "Selu"))
 
 
-def _drop_broadcast(source: Source, node: NodeProto) -> None:
-    """Adapt a node to NumPy's rule."""
+def _check_broadcast(source: Source, node: NodeProto) -> None:
+    """Raise FormatError unless a node broadcasts by NumPy's rule."""
     values = {attribute.name: attribute.i for attribute in node.attribute}
     axis = 1 if node.op_type == "PRelu" else values.get("axis", -1) if values.get("broadcast") else -1
     if axis != -1:
@@ -73,4 +81,11 @@ def _drop_broadcast(source: Source, node: NodeProto) -> None:
             f"{describe(node)}: broadcasts along axis {axis}, as opsets below {OLDEST_OPSET} do; the model "
             f"must have opset {OLDEST_OPSET} or later"
         )
-    drop_named(node.attribute, ("axis", "broadcast", "consumed_inputs"))
+
+
+def _state_defaults(node: NodeProto, opset: int) -> None:
+    """Add the default of each missing attribute, as defined in the node's opset."""
+    present = {item.name for item in node.attribute}
+    for name, attribute in onnx.defs.get_schema(node.op_type, opset, "").attributes.items():
+        if name not in present and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)

@@ -111,7 +111,7 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
     """Return the nodes that replace `node`; None if it can stay unchanged."""
     model = _one_node_model(scope, node, old)
     if old < OLDEST_OPSET <= new:
-        model = upgrade(scope.source, model)
+        model = upgrade(scope.source, model, old)
     try:
         model = version_converter.convert_version(model, new)
     except Exception as error:  # a C++ exception of no particular class

@@ -11,7 +11,7 @@ import pytest
 import onegru
 from onegru import SpecError
 from onegru.core.dtypes import Array
-from tests.support.cases import DIRECTIONS, DTYPES, TAKERS
+from tests.support.cases import DIRECTIONS, DTYPES, PARAMETER_COUNTS
 from tests.support.files.saved_models import LENGTHS, assert_close
 from tests.support.layers import H, I, call, draw, make_gru, make_stack, reference
 from tests.support.models.runtimes import onnxruntime_results
@@ -65,13 +65,15 @@ def test_onnx_in_onnxruntime(tmp_path: Path, direction: str, after: bool, clip: 
     assert_close(results["Y_h"], Y_h[0])
 
 
-@pytest.mark.parametrize("f", sorted(TAKERS))
+@pytest.mark.parametrize("f", sorted(PARAMETER_COUNTS))
 @pytest.mark.parametrize("opset", [1, 7, 22])
 def test_onnx_hands_out_alpha_and_beta(tmp_path: Path, f: str, opset: int) -> None:
     # Every function as f of the forward direction; those around it take both, one or none of the values.
     names = [f, "Affine", "LeakyRelu", "HardSigmoid"]
     numbers = {1: [0.25, 0.75, 0.125, 0.3], 2: [0.5, 0.0625, 0.4]}
-    alpha, beta = (numbers[least][: sum(TAKERS[name] >= least for name in names)] for least in (1, 2))
+    alpha, beta = (
+        numbers[least][: sum(PARAMETER_COUNTS[name] >= least for name in names)] for least in (1, 2)
+    )
     layer = make_gru(
         direction="bidirectional", activations=names, activation_alpha=alpha, activation_beta=beta
     )

@@ -132,7 +132,7 @@ def runnable(
     if opset < OLDEST_OPSET:
         # Without unused nodes, which the converter may not support.
         replace_nodes(model.graph, needed_nodes(nodes, (value.name for value in model.graph.output)))
-        model, is_changed = upgrade(source, infer_shapes(model)), True
+        model, is_changed = upgrade(source, infer_shapes(model), opset), True
     if data is None or is_changed or model.ir_version != version:
         data = serialized(source, model, "too large for ONNX Runtime")
     inputs = list(model.graph.input)
