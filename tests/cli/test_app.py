@@ -158,12 +158,12 @@ BAD_ARGUMENTS = {
     "dims negative": (["run", "gru.onnx", "--random", "0", "--dims", "-1"], "--dims"),
     "whole shape": (
         ["run", "gru.onnx", "--random", "0", "--dim", "X=2,3,8"],
-        "--dim: X is 2,3,8; must be [seq, batch, 5]",
+        "--dim: 'X' is 2,3,8; must be [seq, batch, 5]",
     ),
     "whole shape, rank": (["run", "gru.onnx", "--random", "0", "--dim", "X=2,5"], "must be [seq, batch, 5]"),
     "whole shape, against": (
         ["run", "gru.onnx", "--random", "0", "--dim", "batch=2", "--dim", "X=2,3,5"],
-        "--dim: X is 2,3,5; batch must be 2, as it is elsewhere",
+        "--dim: 'X' is 2,3,5; 'batch' must be 2, as it is elsewhere",
     ),
     "dim too large": (
         ["run", "gru.onnx", "--random", "0", "--dim", "seq=1000000", "--dim", "batch=1000000000"],

@@ -1,10 +1,10 @@
-"""Numbers as a person reads them."""
+"""Texts of numbers and shapes."""
 
 from __future__ import annotations
 
 import pytest
 
-from onegru.core.wording import count, duration
+from onegru.core.wording import count, duration, shape_words
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,9 @@ def test_durations(seconds: float, words: str) -> None:
 
 def test_counts() -> None:
     assert [count(number, "GRU node") for number in (0, 1, 2)] == ["0 GRU nodes", "1 GRU node", "2 GRU nodes"]
+
+
+def test_shapes_are_on_one_line() -> None:
+    """Dimension names come from files, and can contain any characters."""
+    assert shape_words(["batch", None, 64]) == "[batch, ?, 64]"
+    assert shape_words(["\nme", "\x1b[31m"]) == r"[\nme, \x1b[31m]"

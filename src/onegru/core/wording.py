@@ -18,7 +18,7 @@ def an(noun: str) -> str:
 
 def shape_words(shape: Sequence[int | str | None]) -> str:
     """Return a shape with "?" for unknown sizes: "[batch, ?, 64]"."""
-    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+    return f"[{', '.join('?' if size is None else printable(str(size)) for size in shape)}]"
 
 
 def duration(seconds: float) -> str:

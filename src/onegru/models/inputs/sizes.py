@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.shapes import fits
-from onegru.core.wording import count
+from onegru.core.wording import count, shape_words
 from onegru.formats.graph import TensorInfo
 from onegru.models.model import Model
 
@@ -120,17 +120,17 @@ def shapes_of(
 
 def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argument: str) -> None:
     """Add the sizes of dynamic dimensions from the full shape of an input."""
-    location = f"{argument}: {info.name} is {','.join(map(str, shape))}"
+    location = f"{argument}: {info.name!r} is {','.join(map(str, shape))}"
     if info.shape is None:
         return
     if not fits(shape, info.shape):
-        dims = (f"{info.name}.{axis}" if size is None else str(size) for axis, size in enumerate(info.shape))
-        raise SpecError(f"{location}; must be [{', '.join(dims)}]")
+        dims = [f"{info.name}.{axis}" if size is None else size for axis, size in enumerate(info.shape)]
+        raise SpecError(f"{location}; must be {shape_words(dims)}")
     for axis, size in enumerate(shape):
         if not isinstance(info.shape[axis], int):
             name = dimension_name(info, axis)
             if sizes.setdefault(name, size) != size:
-                raise SpecError(f"{location}; {name} must be {sizes[name]}, as it is elsewhere")
+                raise SpecError(f"{location}; {name!r} must be {sizes[name]}, as it is elsewhere")
 
 
 def input_letters(model: Model) -> dict[tuple[str, int], str]:
