@@ -20,6 +20,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import safetensors.numpy  # noqa: F401 - later, the limit of memory may prevent that
 
 import onegru
 from onegru.cli.app import app

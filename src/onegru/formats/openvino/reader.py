@@ -231,6 +231,8 @@ class _Reader:
                 f"{layer}: keeps a state between runs in the body of another layer; must be outside of it, "
                 "because the state becomes an input and an output"
             )
+        if layer.type == "Broadcast" and len(layer.inputs) < 2:
+            raise self.parser.error(f"{layer}: {count(len(layer.inputs), 'input')}; must have at least 2")
         for entry in layer.element.iterfind("port_map/*[@axis]"):
             self.parser.cut(layer, entry)
         if layer.type.startswith("OneGRU"):
