@@ -53,7 +53,11 @@ def applies(name: str, case: Case) -> bool:
 
 def measure_tables(record: Record, threads: int, peers: list[str], options: argparse.Namespace) -> None:
     """Measure every contender on the cases."""
-    cases = [str(case) for case in CASES[:: 3 if options.quick else 1] if options.only in str(case)]
+    cases = [
+        str(case)
+        for case in CASES[:: 3 if options.quick and not options.only else 1]
+        if options.only in str(case)
+    ]
     limits = record.limits(threads)
     with working({name: Worker(name, threads) for name in peers}) as workers:
         for key in record.left([{"kind": "case", "case": case, "threads": threads} for case in cases]):

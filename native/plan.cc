@@ -143,22 +143,25 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   const std::size_t row_bytes = 3 * packed.geometry().padded() * ComputedSize(spec.type);
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
   // int8 weights are multiplied four times as fast, so they must be loaded four times as fast.
-  const std::size_t least_of_large = spec.storage == ElementType::kInt8 ? kLargeMatrix / 4 : kLargeMatrix;
-  const bool large = 3 * spec.H * spec.H * SizeOf(spec.storage) >= least_of_large;
+  const std::size_t large_bytes = spec.storage == ElementType::kInt8 ? kLargeMatrix / 4 : kLargeMatrix;
+  const bool has_large_R = 3 * spec.H * spec.H * SizeOf(spec.storage) >= large_bytes;
+  // The numbers of rows are multiples of 8 and 4 because most tiles have so many; other multiples are right, too.
   const auto all_rows = [&] {
     return std::clamp(kMaxInputsAtOnce / (spec.I + 1), kMinXRowsAtOnce, std::min((rows + 7) / 8 * 8, kMaxRowsAtOnce));
   };
-  const std::size_t least = large ? kRowsPerSweepOfLargeW : rows <= kMinXRowsAtOnce ? kMinXRowsAtOnce : all_rows();
-  const auto rows_that_fit = [&] { return std::min(kProjectionBytes / row_bytes, kMaxInputsAtOnce / (spec.I + 1)); };
+  const std::size_t least = has_large_R               ? kRowsPerSweepOfLargeW
+                            : rows <= kMinXRowsAtOnce ? kMinXRowsAtOnce
+                                                      : all_rows();
+  const auto x_rows_in_cache = [&] { return std::min(kProjectionBytes / row_bytes, kMaxInputsAtOnce / (spec.I + 1)); };
   // Avoids divisions, which would slow down small calls. T may be so large that the product overflows.
-  const bool fits = rows <= kMinXRowsAtOnce && call.T <= kMinXRowsAtOnce && rows * call.T <= kMinXRowsAtOnce;
-  const std::size_t fit = fits ? least : std::clamp<std::size_t>(rows_that_fit() / 8 * 8, least, 1024);
-  plan.rows_at_once = std::min({rows, fit, kMaxRowsAtOnce});
+  const bool is_small = rows <= kMinXRowsAtOnce && call.T <= kMinXRowsAtOnce && rows * call.T <= kMinXRowsAtOnce;
+  const std::size_t x_rows = is_small ? least : std::clamp<std::size_t>(x_rows_in_cache() / 8 * 8, least, 1024);
+  plan.rows_at_once = std::min({rows, x_rows, kMaxRowsAtOnce});
   if (plan.rows_at_once < rows) {  // equal blocks, because a block of a few rows takes as long as reading R
     const std::size_t blocks = (rows + plan.rows_at_once - 1) / plan.rows_at_once;
     plan.rows_at_once = std::min(plan.rows_at_once, ((rows + blocks - 1) / blocks + 3) / 4 * 4);
   }
-  plan.x_rows_at_once = std::max(kMinXRowsAtOnce, std::min(fit, plan.rows_at_once * call.T));
+  plan.x_rows_at_once = std::max(kMinXRowsAtOnce, std::min(x_rows, plan.rows_at_once * call.T));
   plan.interleave_directions = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMaxVectorsOfPair &&
                                plan.rows_at_once == call.B &&
                                6 * spec.H * spec.H * SizeOf(spec.storage) <= kMaxBytesOfPair;

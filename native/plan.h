@@ -28,11 +28,11 @@ inline constexpr double kFlopsToShareCall = 1.2e5;
 std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call);
 
 struct Plan {
-  std::size_t directions;  // the number of directions that run in parallel
-  std::size_t row_groups;  // the number of groups of rows
-  std::size_t members;     // the number of threads, with the leader, that may split the units of an item
-  std::size_t rows_at_once;
-  std::size_t x_rows_at_once;
+  std::size_t directions;        // the number of directions that run in parallel
+  std::size_t row_groups;        // the number of groups of rows
+  std::size_t members;           // the number of threads, with the leader, that may split the units of an item
+  std::size_t rows_at_once;      // the rows of a block, which are processed together
+  std::size_t x_rows_at_once;    // the rows of X, over rows and steps, that are projected together
   bool interleave_directions;    // one thread computes both directions, alternating step by step
   bool directions_sequentially;  // all members compute both directions, one after the other; only the caller leads
 

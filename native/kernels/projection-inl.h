@@ -94,7 +94,7 @@ struct ProjectOp {
 // Projects a narrow panel with its three gates next to each other in one or two vectors.
 template <class C, class S, size_t kVectors>
 struct JointOp {
-  static constexpr size_t kGates = kVectors, kSums = 1;
+  static constexpr size_t kGates = kVectors, kSums = 1;  // one or two vectors hold all three gates
   static constexpr bool kOutlineEpilogue = false;
   ItemState<C, S>& s;
   const C* bias;
@@ -136,7 +136,7 @@ void ProjectJoint(ItemState<C, S>& s, size_t rows) {
     bias[i] = static_cast<const C*>(s.weights.bx)[panel * 3 * kLanesOf<C> + i / width * kLanesOf<C> + i % width];
   }
   // There are only three tile shapes, so the last tile may compute some rows twice.
-  constexpr size_t kMost = HWY_MIN(MaxRowsOfSweep(kVectors), kMaxSums / kVectors), kSome = HWY_MIN(4, kMost);
+  constexpr size_t kMost = HWY_MIN(MaxTileRowsOfSweep(kVectors), kMaxSums / kVectors), kSome = HWY_MIN(4, kMost);
   for (size_t row = 0, count; row < rows; row += count) {
     const size_t left = rows - row;
     count = left > kSome && rows >= kMost ? kMost : left > 2 && rows >= kSome ? kSome : 2;

@@ -103,8 +103,8 @@ struct RowView {
                                        : convert([](float value) { return BFloat16Bits(value); });
   }
 
-  // Narrows the units of a panel.
-  HWY_NOINLINE void NarrowPanel(const C* from, size_t width, char* to) const {
+  // Converts the units of a panel to 16 bits.
+  HWY_NOINLINE void StoreIn16Bits(const C* from, size_t width, char* to) const {
     width == kLanesOf<C> ? Narrow(from, kLanesOf<C>, to) : Narrow(from, width, to);
   }
 

@@ -77,7 +77,7 @@ class Sequence {
       while (s_.HasEndedRow());
       s_.y.ChooseWriter(s_);
     }
-    // Without the leader and the late member.
+    // The leader regroups all members except itself and the late one.
     if (!Step()) return s_.IsLeader() && membership_.Regroup(s_, s_.members - 2);
     s_.in.PassStep(s_.active);
     s_.y.place += s_.active;

@@ -138,7 +138,7 @@ HWY_INLINE void Blend(const StepState<C>& s, Rows rows, const Z& z) {
     const bool is_near = !at.kIsOfOneRow && HWY_LIKELY(in_line);
     char* const row = is_near ? y_to + static_cast<std::ptrdiff_t>(at.row) * y_pitch : s.y.AddressOf(s, at.row);
     const C* const state = next + at.row * padded + at.panel * kLanesOf<C>;
-    if (HWY_UNLIKELY(!io_is_compute_type)) return s.NarrowPanel(state, at.width, row + 2 * at.panel * kLanesOf<C>);
+    if (HWY_UNLIKELY(!io_is_compute_type)) return s.StoreIn16Bits(state, at.width, row + 2 * at.panel * kLanesOf<C>);
     C* const to = reinterpret_cast<C*>(row) + at.panel * kLanesOf<C>;
     if (HWY_LIKELY(at.width == hn::MaxLanes(at.d))) return hn::StoreU(at.n, at.d, to);
     StorePart(at.d, at.n, at.width, state, to);

@@ -85,17 +85,18 @@ template <size_t kRows, size_t kPanels, size_t kGates, class D, class Width>
 HWY_INLINE void MultiplyRounded(D d, size_t K, const float* const (&x)[kRows],
                                 const StoredBFloat16* const (&w)[kPanels], Width width, float* HWY_RESTRICT sums) {
   using V = hn::Vec<D>;
-  constexpr size_t kVectors = kPanels * kGates, kLanes = hn::MaxLanes(D()), kSums = kRows * kVectors;
-  // Whether both chains fit into registers. Otherwise they run one after the other, which reads the weights twice.
-  constexpr bool kTogether = 2 * kSums <= (HWY_TARGET == HWY_AVX3 ? 24 : 12);
-  HWY_ALIGN float evens[kTogether ? 1 : kSums * kLanes];
-  if (HWY_UNLIKELY(K == 0)) std::memset(sums, 0, kSums * kLanes * sizeof(float));
+  constexpr size_t kVectors = kPanels * kGates, kLanes = hn::MaxLanes(D()), kVectorsOfTile = kRows * kVectors;
+  // Whether both chains fit into registers, as in kMaxSums. Otherwise they run one after the other, which reads the
+  // weights twice.
+  constexpr bool kTogether = 2 * kVectorsOfTile <= (HWY_TARGET == HWY_AVX3 ? 24 : 12);
+  HWY_ALIGN float evens[kTogether ? 1 : kVectorsOfTile * kLanes];
+  if (HWY_UNLIKELY(K == 0)) std::memset(sums, 0, kVectorsOfTile * kLanes * sizeof(float));
   for (size_t k = 0; k < K; k += kBlock) {
     const size_t end = HWY_MIN(k + kBlock, K);
     V even[kRows][kVectors], odd[kRows][kVectors];
     const auto clear = [&](V(&chains)[kRows][kVectors]) HWY_ATTR __attribute__((always_inline)) {
 #pragma GCC unroll 32
-      for (size_t i = 0; i < kSums; ++i) chains[i / kVectors][i % kVectors] = hn::Zero(d);
+      for (size_t i = 0; i < kVectorsOfTile; ++i) chains[i / kVectors][i % kVectors] = hn::Zero(d);
     };
     if constexpr (kTogether) {
       clear(even);
@@ -108,13 +109,13 @@ HWY_INLINE void MultiplyRounded(D d, size_t K, const float* const (&x)[kRows],
       clear(even);
       for (size_t i = k; i < end; i += 2) AddInput<PairLane::kFirst, kGates>(d, x, w, i, width, even);
 #pragma GCC unroll 32
-      for (size_t i = 0; i < kSums; ++i) hn::Store(even[i / kVectors][i % kVectors], d, evens + i * kLanes);
+      for (size_t i = 0; i < kVectorsOfTile; ++i) hn::Store(even[i / kVectors][i % kVectors], d, evens + i * kLanes);
       clear(odd);
       for (size_t i = k; i < end; i += 2) AddInput<PairLane::kSecond, kGates>(d, x, w, i + 1, width, odd);
     }
     const auto add_to = [&](auto before) HWY_ATTR __attribute__((always_inline)) {
 #pragma GCC unroll 32
-      for (size_t i = 0; i < kSums; ++i) {
+      for (size_t i = 0; i < kVectorsOfTile; ++i) {
         const size_t r = i / kVectors, v = i % kVectors;
         V first = even[r][v];
         if constexpr (!kTogether) first = hn::Load(d, evens + i * kLanes);

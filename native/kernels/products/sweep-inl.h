@@ -27,7 +27,8 @@ HWY_INLINE void BeginPanel(const Op& op, D d, size_t rows, size_t panel, Width w
 template <size_t kMin, size_t kPanels = 1, class Op, class D, class Width>
 HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first_row = 0) {
   constexpr size_t kFit = kMaxSums / (kPanels * Op::kGates);
-  constexpr size_t kMax = HWY_MAX(HWY_MIN(MaxRowsOfSweep(Op::kGates), kFit) / Op::kSums, 1);
+  constexpr size_t kMax = HWY_MAX(HWY_MIN(MaxTileRowsOfSweep(Op::kGates), kFit) / Op::kSums, 1);
+  static_assert(kMin <= FewestRowsOfNext<kMax>(kMin <= 2 ? kMin : kMaxRowsOfOneTile / Op::kSums + 1));
   BeginPanel(op, d, rows, panel, width);
   for (size_t row = first_row; row < rows;) {
     const size_t count = RowsOfNext<kMax>(rows - row);
@@ -117,17 +118,18 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
     return kIsInt8<S> ? PlaneOf(row, K, plane) : InputsForAmx(row, K);
   };
   // All tiles have the same number of rows, so the last tile may compute some rows twice.
-  const size_t tiles = (rows + amx::kRows - 1) / amx::kRows, each = (rows + tiles - 1) / tiles;
-  const size_t both = kPlanes == 2 || tiles > 1 ? 2 : 1, rows_at_once = kPlanes == 2 ? each : both * each;
-  const size_t sweeps = (rows + rows_at_once - 1) / rows_at_once, panels = amx::kTiles / (both * kGates);
+  const size_t row_tiles = (rows + amx::kRows - 1) / amx::kRows, tile_rows = (rows + row_tiles - 1) / row_tiles;
+  const size_t input_tiles = kPlanes == 2 || row_tiles > 1 ? 2 : 1;
+  const size_t rows_at_once = kPlanes == 2 ? tile_rows : input_tiles * tile_rows;
+  const size_t sweeps = (rows + rows_at_once - 1) / rows_at_once, panels = amx::kTiles / (input_tiles * kGates);
   const bool is_large = stored * geometry.padded() * kGates * sizeof(S) >= kLargeForAmx;
   for (size_t i = 0, count; i < last - first; i += count) {
     count = HWY_MIN(panels, last - first - i);
     if (!poll(count)) return;
     const size_t panel = backwards ? last - i - count : first + i;
-    amx::Configure(each);
+    amx::Configure(tile_rows);
     for (size_t row = 0; row < rows; row += rows_at_once) {
-      const size_t begin = HWY_MIN(row, rows - each), end = HWY_MIN(row + rows_at_once, rows);
+      const size_t begin = HWY_MIN(row, rows - tile_rows), end = HWY_MIN(row + rows_at_once, rows);
       const size_t pitch = count * kGates * amx::kChannels;
       const unsigned char* const from = inputs + begin * stride;
       amx::Block block{};
@@ -147,7 +149,7 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
         block.next_bytes = HWY_MIN(share, bytes - begun);
       }
       // The second tile: the other plane, or the rows after those of the first.
-      const size_t second = kPlanes == 2 ? 0 : end - begin - each;
+      const size_t second = kPlanes == 2 ? 0 : end - begin - tile_rows;
       block.inputs = kPlanes == 2 || second != 0 ? 2 : 1;
       block.input[0] = inputs_of(from, 0);
       block.input[1] = inputs_of(from + second * stride, kPlanes - 1);
@@ -166,21 +168,21 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
 // If the rows exceed one tile, it computes panel by panel, each swept by tiles, so that each panel is loaded from
 // memory once. Otherwise, it computes adjacent panels together. `backwards` reverses the order of the panels, because
 // the last ones of a forward sweep are in the cache. A long sweep stops when op.s.PollCancel returns false.
-// kWideForOne: the number of panels in a tile with a single row, if it is known that there is only one; otherwise 0.
-template <size_t kWideForOne = 0, class D, class Op>
+// kPanelsForOneRow: the number of panels in a tile if it is known that there is only one row; otherwise 0.
+template <size_t kPanelsForOneRow = 0, class D, class Op>
 HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                          const Op& op) {
   const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
   // The fewest rows of a tile in a sweep, if the rows exceed one tile, and if there are at least two.
-  constexpr size_t kMinRowsOfSweep = HWY_MAX(MaxRowsOfSweep(Op::kGates) / Op::kSums / 2, 1);
+  constexpr size_t kMinRowsOfSweep = HWY_MAX(MaxTileRowsOfSweep(Op::kGates) / Op::kSums / 2, 1);
   constexpr size_t kMinRowsOfSeveral = HWY_MIN(2, kMinRowsOfSweep);
   const bool is_long = op.s.IsLong(rows * (last - first));
   const auto poll = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.s.PollCancel(rows * panels); };
   const auto narrow = [&]() HWY_ATTR {
     if (hn::MaxLanes(d) == 1 || full == last) return;
     const size_t width = geometry.width(full);
-    if constexpr (kWideForOne != 0) {
+    if constexpr (kPanelsForOneRow != 0) {
       ComputeRow(op.WithoutPipelined(), d, full, width);
     } else if (rows == 1) {
       ComputeRow(op, d, full, width);
@@ -198,8 +200,8 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     return false;
   };
   if (backwards) narrow();
-  if constexpr (kWideForOne != 0) {
-    SweepPanels<1, kWideForOne>(op, d, first, full, backwards, poll);
+  if constexpr (kPanelsForOneRow != 0) {
+    SweepPanels<1, kPanelsForOneRow>(op, d, first, full, backwards, poll);
   } else if (by_amx()) {
     // done
   } else if (rows <= kMaxRowsOfOneTile / Op::kSums) {
@@ -210,25 +212,25 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     if constexpr (Op::kRowsForPanelPairs != 0)
       SweepPanelPairs<Op::kRowsForPanelPairs>(op, d, first, full, backwards, poll);
   } else {
-    constexpr size_t kMin = kMinRowsOfSweep, kWide = PanelsOfSweep(Op::kGates);
+    constexpr size_t kMin = kMinRowsOfSweep, kPanels = TilePanelsOfSweep(Op::kGates);
     // Three panels instead of two and one, whose few sums would not hide the latency of multiply-adds.
-    constexpr bool kTakesThree = kWide == 2 && !kLargeTiles && !kFewTiles;
+    constexpr bool kTakesThree = kPanels == 2 && !kLargeTiles && !kFewTiles;
     const bool takes_three = kTakesThree && full - first >= 3 && (full - first) % 2 == 1;
-    const size_t wides = (full - first - (takes_three ? 3 : 0)) / kWide * kWide;
+    const size_t in_tiles = (full - first - (takes_three ? 3 : 0)) / kPanels * kPanels;
     const auto single = [&]() HWY_ATTR {
       if constexpr (kTakesThree) {
         if (takes_three) {
-          if (poll(3)) SweepRows<kMinRowsOfSeveral, 3>(op, d, rows, first + wides, FullWidth<D>());
+          if (poll(3)) SweepRows<kMinRowsOfSeveral, 3>(op, d, rows, first + in_tiles, FullWidth<D>());
           return;
         }
       }
-      for (size_t i = first + wides; i < full && poll(1); ++i) SweepRows<kMin>(op, d, rows, i, FullWidth<D>());
+      for (size_t i = first + in_tiles; i < full && poll(1); ++i) SweepRows<kMin>(op, d, rows, i, FullWidth<D>());
     };
-    if (backwards && kWide > 1) single();
-    for (size_t i = 0; i < wides && poll(kWide); i += kWide) {
-      SweepRows<kMin, kWide>(op, d, rows, first + (backwards ? wides - kWide - i : i), FullWidth<D>());
+    if (backwards && kPanels > 1) single();
+    for (size_t i = 0; i < in_tiles && poll(kPanels); i += kPanels) {
+      SweepRows<kMin, kPanels>(op, d, rows, first + (backwards ? in_tiles - kPanels - i : i), FullWidth<D>());
     }
-    if (!backwards && kWide > 1) single();
+    if (!backwards && kPanels > 1) single();
   }
   if (!backwards) narrow();
 }

@@ -100,13 +100,15 @@ inline constexpr bool kFewTiles = false;
 // With up to this many rows, all rows form one tile. int8 with two planes has two sums per row, so half as many.
 inline constexpr size_t kMaxRowsOfOneTile = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
 
-// A sweep computes one or a few panels for more rows than one tile has. These are the most rows of its tiles, and its
-// panels. Two multiply-adds begin in a cycle and each takes four, so at least eight sums must be in flight. Twelve
-// leave room for weights in 16 registers. Six rows of two vectors read fewer weights than four of three.
-constexpr size_t MaxRowsOfSweep(size_t gates) {
+// A sweep computes one or a few panels for all rows, tile by tile. It is used if the rows exceed one tile, and for the
+// last panel of two or more rows if that panel is narrower than a vector. These are the most rows of its tiles, and the
+// panels of a tile. Two multiply-adds begin in a cycle and each takes four, so at least eight sums must be in flight.
+// On AVX2, twelve leave room for weights in 16 registers, and six rows of two vectors read fewer weights than four of
+// three.
+constexpr size_t MaxTileRowsOfSweep(size_t gates) {
   return !kLargeTiles && !kFewTiles && gates < 3 ? 6 : kMaxRowsOfOneTile;
 }
-constexpr size_t PanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
+constexpr size_t TilePanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
 
 // Returns the number of rows of the next tile, usually kMax. If the last tile would have at most half of kMax rows, the
 // last two or three share their rows equally: small tiles are bound by the latency of multiply-adds.
@@ -118,23 +120,33 @@ constexpr size_t RowsOfNext(size_t left) {
   return left < 2 * kMax ? (left + 1) / 2 : (left + 2) / 3;
 }
 
+// Returns the fewest rows of a tile in sweeps of at least `rows` rows.
+template <size_t kMax>
+constexpr size_t FewestRowsOfNext(size_t rows) {
+  size_t fewest = kMax;
+  for (size_t end = rows + 4 * kMax; rows < end; ++rows) {
+    for (size_t left = rows; left > 0; left -= RowsOfNext<kMax>(left)) fewest = HWY_MIN(fewest, RowsOfNext<kMax>(left));
+  }
+  return fewest;
+}
+
 // Returns the number of adjacent panels in a tile that has all rows: enough sums to hide the latency of a multiply-add,
-// but no more than there are registers. rows: rows times Op::kSums. All storage types and the gradients use it.
+// but no more than there are registers. sums: rows times Op::kSums. All storage types and the gradients use it.
 //
 // Measured on AVX-512, for one row. With 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds
 // begin in a cycle (Zen 5). 4 cost 15 % more than 1 at H = 64 (Zen 4). With 2 gates, 4 panels are 2 to 5 % slower in
 // single steps, and 1.1 times as fast over time only at H = 64. Prefetching the weights of input k + 16 is 2 to 10 %
 // slower, from caches and from memory.
-constexpr size_t PanelsOfOneTile(size_t gates, size_t rows) {
+constexpr size_t PanelsOfOneTile(size_t gates, size_t sums) {
   if (kLargeTiles) {
-    if (gates == 3) return rows <= 3 ? 2 : 1;
-    if (gates == 2) return rows <= 6 ? 2 : 1;
-    return rows <= 3 ? 4 : 2;
+    if (gates == 3) return sums <= 3 ? 2 : 1;
+    if (gates == 2) return sums <= 6 ? 2 : 1;
+    return sums <= 3 ? 4 : 2;
   }
-  if (rows == 1) return gates == 1 ? 8 : 4;
-  if (gates == 3) return rows == 2 ? 2 : 1;
-  if (gates == 2) return rows <= 3 ? 2 : 1;
-  return rows <= 3 ? 4 : 2;
+  if (sums == 1) return gates == 1 ? 8 : 4;
+  if (gates == 3) return sums == 2 ? 2 : 1;
+  if (gates == 2) return sums <= 3 ? 2 : 1;
+  return sums <= 3 ? 4 : 2;
 }
 
 // Calls f with `rows` as a compile-time constant. It must be from kMin to kMax: fewer would become kMin.
