@@ -38,6 +38,7 @@ def write_chain(folder: Path) -> Path:
         (lambda t: t.replace('type="Relu"', 'type="Assign"'), "Assign layer 'relu': version 'opset1'; must be opset3 or opset6"),
         (lambda t: t.replace('type="Relu" version="opset1"', 'type="Assign" version="opset6"'), "Assign layer 'relu': its <data> has no 'variable_id'"),
         (lambda t: t.replace('type="Relu"', 'type="Broadcast"'), "Broadcast layer 'relu': 1 input; must have at least 2"),
+        (lambda t: t.replace('type="Relu" version="opset1"', 'type="Slice" version="opset8"'), "Slice layer 'relu': 1 input; must have at least 4"),
         (lambda t: t.replace('type="Relu"', 'type="ReadValue"'), "ReadValue layer 'relu': version 'opset1'; must be"),
         (lambda t: t.replace('shape="4, 2"', 'shape="2, 4"'), "OpenVINO refuses it .*Incompatible MatMul"),
         (lambda t: t.replace('offset="0"', 'offset="8"'), "Const layer 'W': ends at byte 40 of its .bin, which has 32"),
