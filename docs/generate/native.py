@@ -57,7 +57,7 @@ def native_activations() -> str:
     """The parameters of each activation function, and their defaults."""
 
     def value(kind: ActivationKind, parameter: str) -> str:
-        if parameter not in kind.takes:
+        if parameter not in kind.parameters:
             return "0"
         default = dict(kind.defaults).get(parameter)
         return "kNoDefault" if default is None else f"{default}f"
@@ -65,7 +65,7 @@ def native_activations() -> str:
     return _rows(
         "FunctionFacts kFunctionFacts[kFunctions]",
         (
-            f'{{"{name}", {len(kind.takes)}, {value(kind, "alpha")}, {value(kind, "beta")}}}'
+            f'{{"{name}", {len(kind.parameters)}, {value(kind, "alpha")}, {value(kind, "beta")}}}'
             for name, kind in ACTIVATIONS.items()
         ),
     )

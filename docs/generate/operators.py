@@ -114,7 +114,7 @@ def activations() -> str:
                 code(kind.formula),
                 *(
                     NONE
-                    if name not in kind.takes
+                    if name not in kind.parameters
                     else f"{value:g}"
                     if (value := dict(kind.defaults).get(name)) is not None
                     else "required"

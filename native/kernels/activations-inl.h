@@ -32,7 +32,7 @@ struct ExpConstants<float> {
   static constexpr float kLn2Lo = -2.12194440054690583e-4f;
   static constexpr float kMagic = 0x1.8p23f;   // adding it rounds to an integer
   static constexpr float kSmallest = -104.0f;  // below: rounds to zero
-  static constexpr float kShift = 0x1p-64f;
+  static constexpr float kUnshift = 0x1p-64f;
   static constexpr int kShiftExponent = 64;
   static constexpr int kMantissa = 23;
   static constexpr int kBias = 127;
@@ -47,7 +47,7 @@ struct ExpConstants<double> {
   static constexpr double kLn2Lo = 0x1.a39ef35793c76p-33;
   static constexpr double kMagic = 0x1.8p52;
   static constexpr double kSmallest = -746.0;
-  static constexpr double kShift = 0x1p-256;
+  static constexpr double kUnshift = 0x1p-256;
   static constexpr int kShiftExponent = 256;
   static constexpr int kMantissa = 52;
   static constexpr int kBias = 1023;
@@ -70,8 +70,8 @@ HWY_INLINE V Polynomial(D d, V x, V square, const T (&coefficients)[kCount]) {
   return sum;
 }
 
-// Limit x to at least `low` or at most `high`, and preserve NaN. Minimum and maximum of NaN depend on the CPU; on x86,
-// they return the second argument.
+// Limit x to at least `low` or at most `high`, and preserve NaN. Minimum and maximum of NaN depend on the CPU. On x86,
+// Max and Min return their second argument if one is NaN.
 template <class V>
 HWY_INLINE V AtLeast(V low, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
@@ -89,7 +89,7 @@ HWY_INLINE V AtMost(V high, V x) {
 #endif
 }
 
-// x = n ln2 + r, |r| <= ln2 / 2; `scale` is 2^(n + shift), `p` is expm1(r).
+// x = n ln2 + r, |r| <= ln2 / 2; `scale` is 2^(n + kShift), so multiply it by C::kUnshift; `p` is expm1(r).
 template <class V>
 struct Reduced {
   V scale;
@@ -120,7 +120,7 @@ template <class D, class V>
 HWY_INLINE V ExpOfNegative(D d, V x) {
   using C = ExpConstants<hn::TFromD<D>>;
   const Reduced<V> e = ReduceExp<C::kShiftExponent>(d, AtLeast(hn::Set(d, C::kSmallest), x));
-  return hn::Mul(MultiplyAdd(e.scale, e.p, e.scale), hn::Set(d, C::kShift));
+  return hn::Mul(MultiplyAdd(e.scale, e.p, e.scale), hn::Set(d, C::kUnshift));
 }
 
 // Returns 1 / (1 + e^-x), below zero as e^-|x| / (1 + e^-|x|), so that nothing overflows or cancels.
@@ -131,7 +131,7 @@ HWY_INLINE V Sigmoid(D d, V x) {
   const V one = hn::Set(d, T{1});
   const V low = hn::Set(d, C::kSmallest);
   const Reduced<V> reduced = ReduceExp<C::kShiftExponent>(d, AtLeast(low, hn::Or(hn::SignBit(d), x)));
-  const V scale = hn::Mul(reduced.scale, hn::Set(d, C::kShift));
+  const V scale = hn::Mul(reduced.scale, hn::Set(d, C::kUnshift));
   // 1 + e is not computed from e, so that neither waits for the other.
   const V e = MultiplyAdd(scale, reduced.p, scale);
   const V sum = MultiplyAdd(scale, reduced.p, hn::Add(one, scale));

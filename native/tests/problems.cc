@@ -15,7 +15,7 @@ Activation RandomActivation(Random& random) {
           0.0625 * static_cast<double>(random.Below(5))};
 }
 
-double Function1(const Activation& activation, double x) {
+double ExpectedActivation(const Activation& activation, double x) {
   const double a = activation.alpha, b = activation.beta;
   switch (activation.function) {
     case Function::kRelu:
@@ -241,13 +241,13 @@ Expected Plainly(const Problem& p) {
           return sum + bias[(3 + gate) * H + j];
         };
         for (std::size_t j = 0; j < H; ++j) {
-          z[j] = Function1(spec.f[d], clip(with_x(0, j) + with_h(0, j, nullptr)));
-          r[j] = Function1(spec.f[d], clip(with_x(1, j) + with_h(1, j, nullptr)));
+          z[j] = ExpectedActivation(spec.f[d], clip(with_x(0, j) + with_h(0, j, nullptr)));
+          r[j] = ExpectedActivation(spec.f[d], clip(with_x(1, j) + with_h(1, j, nullptr)));
         }
         for (std::size_t j = 0; j < H; ++j) {
           const double n =
-              Function1(spec.g[d], clip(spec.linear_before_reset ? with_x(2, j) + r[j] * with_h(2, j, nullptr)
-                                                                 : with_x(2, j) + with_h(2, j, r.data())));
+              ExpectedActivation(spec.g[d], clip(spec.linear_before_reset ? with_x(2, j) + r[j] * with_h(2, j, nullptr)
+                                                                          : with_x(2, j) + with_h(2, j, r.data())));
           const double a = spec.attention ? p.attention.Get(t, 0, b, 0) : 0;
           const double update = spec.of_dien ? 1 - a * (1 - z[j]) : (1 - a) * z[j];
           next[j] = (1 - update) * n + update * h[j];

@@ -21,6 +21,7 @@ import pytest
 import onegru
 from onegru.conformance.cases import kit_cases
 from onegru.conformance.expect import problem_of
+from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import DIRECTIONS
@@ -219,7 +220,7 @@ def test_specifications_that_are_not_legal(changes: dict[str, object], words: st
 def test_activations_that_are_not_legal() -> None:
     W, R = np.zeros((12, 3), np.float32), np.zeros((12, 4), np.float32)
     for function, words in (
-        (11, "activations: 11"),
+        (len(ACTIVATIONS), f"activations: {len(ACTIVATIONS)}"),
         (-1, "activations: -1"),
         (6, "alpha: NaN; must be given, as ScaledTanh"),
     ):

@@ -79,7 +79,7 @@ def test_every_activation_is_in_every_position_with_and_without_its_parameters()
         for position in ("f", "g", "f backward", "g backward"):
             for after in ("none", "1"):
                 assert (position, name, "given", after) in found
-                if len(kind.defaults) == len(kind.takes):
+                if len(kind.defaults) == len(kind.parameters):
                     assert (position, name, "defaults", after) in found
 
 

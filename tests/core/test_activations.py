@@ -47,7 +47,7 @@ LIMITS = {
 
 
 def make(name: str) -> Activation:
-    takes = ACTIVATIONS[name].takes
+    takes = ACTIVATIONS[name].parameters
     return Activation(name, ALPHA if "alpha" in takes else None, BETA if "beta" in takes else None)
 
 
@@ -134,7 +134,7 @@ def test_what_the_table_says_of_results(name: str) -> None:
     lowest, highest, zeros = [], [], []
     for alpha, beta in ((1.0, 0.0), (0.3, 0.6), (-0.7, 0.2), (2.0, -1.0), (0.0, 1.0)):
         given = {"alpha": alpha, "beta": beta}
-        results = activate(Activation(name, **{key: given[key] for key in kind.takes}), x)
+        results = activate(Activation(name, **{key: given[key] for key in kind.parameters}), x)
         lowest.append(results.min())
         highest.append(results.max())
         zeros.append(results[0] == 0)

@@ -16,6 +16,7 @@ import pytest
 
 import onegru
 from onegru import _native
+from onegru.core.activations import ACTIVATIONS
 from onegru.engines import native
 from tests.support.machine.processes import Done, run_python
 
@@ -251,9 +252,11 @@ def options(**changed: object) -> list[object]:
     return list({**given, **changed}.values())
 
 
+COUNT = len(ACTIVATIONS)
+MUST_BE_KNOWN = f"must be an onegru_function, 0…{COUNT - 1}"
 REFUSED: list[tuple[dict[str, object], str]] = [
-    ({"activations": [(11, 0.0, 0.0), (1, 0.0, 0.0)]}, "activations: 11; must be an onegru_function, 0…10"),
-    ({"activations": [(2, 0.0, 0.0), (-1, 0.0, 0.0)]}, "activations: -1; must be an onegru_function, 0…10"),
+    ({"activations": [(COUNT, 0.0, 0.0), (1, 0.0, 0.0)]}, f"activations: {COUNT}; {MUST_BE_KNOWN}"),
+    ({"activations": [(2, 0.0, 0.0), (-1, 0.0, 0.0)]}, f"activations: -1; {MUST_BE_KNOWN}"),
     ({"activations": []}, "reversed: 1 directions, activations: 0; must be 1 or 2, and two for each"),
     ({"reversed": [False] * 3}, "reversed: 3 directions, activations: 2; must be 1 or 2, and two for each"),
     ({"type": 4}, "dtype: 4; must be float16, bfloat16, float32 or float64, 0…3"),
@@ -278,8 +281,8 @@ def test_what_the_module_does_not_know_is_refused(changed: dict[str, object], me
 
 def test_unknown_numbers_elsewhere() -> None:
     numbers = np.zeros(16, np.float32)
-    with pytest.raises(ValueError, match="activations: 11; must be"):
-        _native.activate(11, 0.0, 0.0, numbers, numbers.copy())
+    with pytest.raises(ValueError, match=f"activations: {COUNT}; must be"):
+        _native.activate(COUNT, 0.0, 0.0, numbers, numbers.copy())
     with pytest.raises(ValueError, match="most: 'mish'; must be simd, vnni or amx"):
         _native.limit_int8_products("mish")
     weights: Any = [[np.zeros(shape, np.float32) for shape in ((6, 3), (6, 2))] + [None, None]]

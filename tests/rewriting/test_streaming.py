@@ -638,15 +638,21 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
         future[:, :, -1] += 100.0
         changed = onegru.load(source).run({"X": future})["Z"]
         is_ahead = bool(np.any(changed[:, :, :-1] != whole[:, :, :-1]))
-        # Later steps may undo what earlier ones look ahead, and classes may stay as they are.
-        assert is_ahead or UNDOES & {*names}, "it did not look ahead"
+        # Later steps may undo what earlier ones look ahead, and classes or zeros may stay as they are.
+        assert is_ahead or UNDOES & {*names} or not whole.any(), "it did not look ahead"
     if is_ahead:
         with pytest.raises(SpecError, match=r"its output comes \d steps? later"):
             onegru.make_streaming(source, target)
     try:
         report = onegru.make_streaming(source, target, delay=True)
-    except FormatError as error:  # outputs are classes that random inputs do not change
-        assert ": not written: no output depends on the random inputs" in str(error)
+    except FormatError as error:
+        # Outputs are classes that random inputs do not change, or so small that they are rounding errors.
+        is_noise = np.abs(whole).max() < 8 * np.finfo(np.float32).eps
+        reasons = [
+            "no output depends on the random inputs",
+            *(["differs from the source"] if is_noise else []),
+        ]
+        assert ": not written: " in str(error) and any(reason in str(error) for reason in reasons)
         return
     assert report.outputs and report.outputs[0].max_abs <= report.outputs[0].tolerance
     onnx.checker.check_model(onnx.load(target), full_check=True)

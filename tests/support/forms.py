@@ -30,7 +30,8 @@ def functions() -> Iterator[tuple[Activation, Activation]]:
     plain = Activation("Sigmoid"), Activation("Tanh")
     yield plain
     for kind in ACTIVATIONS.values():
-        for values in ({name: kind.default(name) for name in kind.takes}, {n: ALPHAS[n] for n in kind.takes}):
+        names = kind.parameters
+        for values in ({name: kind.default(name) for name in names}, {name: ALPHAS[name] for name in names}):
             if None not in values.values():
                 yield Activation(kind.name, **values), plain[1]
                 yield plain[0], Activation(kind.name, **values)

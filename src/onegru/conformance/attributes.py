@@ -47,7 +47,7 @@ def functions_of(operator: Operator, level: Level) -> list[str]:
 
 def takers(names: list[str], parameter: str) -> list[str]:
     """Return the functions with a parameter alpha or beta."""
-    return [name for name in names if parameter in ACTIVATIONS[name].takes]
+    return [name for name in names if parameter in ACTIVATIONS[name].parameters]
 
 
 def lacks_parameters(operator: Operator, level: Level) -> bool:

@@ -25,15 +25,15 @@ class ActivationKind:
     formula: str  # in the symbols of the ONNX specification
     # computes the formula from (the elementary functions `ops`, x, alpha, beta)
     compute: Callable[[Elementary, Any, float, float], Any]
-    takes: tuple[str, ...] = ()  # the function's parameters, in order: "alpha", "beta" or both
+    parameters: tuple[str, ...] = ()  # the function's parameters, in order: "alpha", "beta" or both
     defaults: tuple[tuple[str, float], ...] = ()  # the defaults of those parameters that have one
-    # the ends of its range for all parameters; None if it is unbounded
+    # the ends of its range for all parameters; None unless both are finite
     bounds: tuple[float, float] | None = None
     keeps_zero: bool = False  # whether f(0) = 0 for all parameters
     is_odd: bool = False  # whether f(-x) = -f(x) for all parameters
     is_operator: bool = True  # whether ONNX has an operator of this name
     # its names in Keras, Flax and OpenVINO, if it has no parameters; other names are in frameworks/layouts.py
-    called: Mapping[str, str] = field(default_factory=dict)
+    framework_names: Mapping[str, str] = field(default_factory=dict)
 
     def default(self, parameter: str) -> float | None:
         """Return the default of `parameter`, rounded to float32 as in a file; None if it has none."""
@@ -47,7 +47,7 @@ _KINDS = (
         "max(0, x)",
         lambda ops, x, alpha, beta: ops.relu(x),
         keeps_zero=True,
-        called={"Keras": "relu", "Flax": "relu", "OpenVINO": "ReLU"},
+        framework_names={"Keras": "relu", "Flax": "relu", "OpenVINO": "ReLU"},
     ),
     ActivationKind(
         "Tanh",
@@ -56,14 +56,14 @@ _KINDS = (
         bounds=(-1.0, 1.0),
         keeps_zero=True,
         is_odd=True,
-        called={"Keras": "tanh", "Flax": "tanh", "OpenVINO": "Tanh"},
+        framework_names={"Keras": "tanh", "Flax": "tanh", "OpenVINO": "Tanh"},
     ),
     ActivationKind(
         "Sigmoid",
         "1 / (1 + e^{-x})",
         lambda ops, x, alpha, beta: ops.sigmoid(x),
         bounds=(0.0, 1.0),
-        called={"Keras": "sigmoid", "Flax": "sigmoid", "OpenVINO": "Sigmoid"},
+        framework_names={"Keras": "sigmoid", "Flax": "sigmoid", "OpenVINO": "Sigmoid"},
     ),
     ActivationKind(
         "Affine",
@@ -121,13 +121,13 @@ _KINDS = (
         bounds=(-1.0, 1.0),
         keeps_zero=True,
         is_odd=True,
-        called={"Keras": "softsign", "Flax": "soft_sign", "OpenVINO": "SoftSign"},
+        framework_names={"Keras": "softsign", "Flax": "soft_sign", "OpenVINO": "SoftSign"},
     ),
     ActivationKind(
         "Softplus",
         "log(1 + e^x)",
         lambda ops, x, alpha, beta: ops.softplus(x),
-        called={"Keras": "softplus", "Flax": "softplus", "OpenVINO": "SoftPlus"},
+        framework_names={"Keras": "softplus", "Flax": "softplus", "OpenVINO": "SoftPlus"},
     ),
 )
 
@@ -140,7 +140,8 @@ AS_OPERATORS = tuple(kind.name for kind in _KINDS if kind.is_operator)
 
 def onnx_names_in(framework: str) -> dict[str, str]:
     """Return the ONNX names of functions without parameters, by a framework's names."""
-    return {kind.called[framework]: kind.name for kind in _KINDS if framework in kind.called}
+    known = [kind for kind in _KINDS if framework in kind.framework_names]
+    return {kind.framework_names[framework]: kind.name for kind in known}
 
 
 _BY_LOWER_NAME = {kind.name.lower(): kind for kind in _KINDS}
@@ -169,8 +170,8 @@ class Activation:
             raise SpecError.of("activations", f"unknown function {shown(self.name)}; must be one of {known}")
         for parameter in ("alpha", "beta"):
             value = getattr(self, parameter)
-            if (value is not None) != (parameter in kind.takes):
-                verb = "needs" if parameter in kind.takes else "takes no"
+            if (value is not None) != (parameter in kind.parameters):
+                verb = "needs" if parameter in kind.parameters else "takes no"
                 raise SpecError.of("activations", f"{self.name} {verb} {parameter}")
             if value is not None:
                 given = number(parameter, value)
@@ -213,7 +214,7 @@ def assign_parameters(
 
 
 def _next(kind: ActivationKind, parameter: str, values: Iterator[float]) -> float | None:
-    if parameter not in kind.takes:
+    if parameter not in kind.parameters:
         return None
     value = next(values, kind.default(parameter))
     if value is None:

@@ -56,7 +56,7 @@ class Elementary(Protocol):
         """Return one value where x < 0, another where x > 0; they are equal at 0."""
 
     def finite(self, x: Any) -> Any:
-        """Return the value, with a large number of the same sign instead of an infinity."""
+        """Return the value, with a large number instead of an infinity, for quotients with a finite limit."""
 
 
 class NumpyElementary:

@@ -93,7 +93,7 @@ def verdicts(facts: Facts) -> list[Verdict]:
 
 # ---- predicates ----
 
-_TAKES_ALPHA = frozenset(name.lower() for name, kind in ACTIVATIONS.items() if "alpha" in kind.takes)
+_TAKES_ALPHA = frozenset(name.lower() for name, kind in ACTIVATIONS.items() if "alpha" in kind.parameters)
 _OPENVINO_HAS = frozenset({"relu", "sigmoid", "tanh"})
 _DEFAULT = ["sigmoid", "tanh"]
 

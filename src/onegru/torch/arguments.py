@@ -105,7 +105,7 @@ def _read_options(
     pairs = read_activations(NEWEST, values, num_directions)
     names = tuple(function.name for pair in pairs for function in pair)
     alpha, beta = (
-        tuple(values[f"activation_{kind}"] or ())[: sum(kind in find_kind(name).takes for name in names)]
+        tuple(values[f"activation_{kind}"] or ())[: sum(kind in find_kind(name).parameters for name in names)]
         for kind in ("alpha", "beta")
     )
     return read_clip(NEWEST, values["clip"]) or 0.0, names, alpha, beta

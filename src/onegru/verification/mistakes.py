@@ -44,7 +44,7 @@ def _parameters(value: Callable[[str, str], float | None]) -> Callable[[_Activat
     """Return a change of each alpha and beta to `value(function's name, parameter's name)`, if not None."""
 
     def one(function: Activation) -> Activation:
-        given = {name: value(function.name, name) for name in ACTIVATIONS[function.name].takes}
+        given = {name: value(function.name, name) for name in ACTIVATIONS[function.name].parameters}
         changes: dict[str, Any] = {name: item for name, item in given.items() if item is not None}
         return replace(function, **changes)
 

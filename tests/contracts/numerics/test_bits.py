@@ -352,7 +352,7 @@ ROUNDING = """
             activations=["HardSigmoid", "ScaledTanh"], activation_alpha=[x, -x], activation_beta=[-x, x],
         ).spec
         print(spec.clip and spec.clip.hex(), [(a.alpha.hex(), a.beta.hex()) for a in spec.activations[0]])
-    print([(k.name, p, (k.default(p) or 0.0).hex()) for k in ACTIVATIONS.values() for p in k.takes])
+    print([(k.name, p, (k.default(p) or 0.0).hex()) for k in ACTIVATIONS.values() for p in k.parameters])
     print([str(sorted(f.activations.items())) for f in (FLAX_NNX, KERAS, PYTORCH)])
     wide = np.array(numbers)
     print(_sum(np.arange(-3.0, 4.0).astype("f"), np.array([2.0**-30], "f")).tobytes().hex())

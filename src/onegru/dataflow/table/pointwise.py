@@ -210,7 +210,7 @@ def _activation(name: str) -> Pointwise:
         result = np.asarray(kind.compute(NumpyElementary(), call.array(), alpha, beta))
         return result.astype(call.array().dtype, copy=False)
 
-    return Pointwise(name, compute, " ".join(kind.takes), keeps_zeros=kind.keeps_zero)
+    return Pointwise(name, compute, " ".join(kind.parameters), keeps_zeros=kind.keeps_zero)
 
 
 _ALPHA = "alpha"
