@@ -211,7 +211,7 @@ def difference(a: object, b: object) -> Comparison:
 def largest_allowed(expected: Array, tolerance: float, is_given: bool = False) -> float:
     """Return the largest allowed absolute difference: the tolerance times max(1, the largest value)."""
     # If no tolerance is given and zeros would pass, the result is the largest value times its square root.
-    # Rounding stays below that, and a fault exceeds it.
+    # A fault exceeds it. So does rounding if large values cancel, and the check then refuses the output.
     numbers = np.abs(expected.astype(np.float64))
     size = float(np.max(numbers, initial=0.0, where=np.isfinite(numbers)))
     most = tolerance * max(1.0, size)

@@ -98,7 +98,7 @@ _LAST_BYTES = 4096
 
 @contextmanager
 def child_folder() -> Iterator[Path]:
-    """Create a folder for a child, and remove it at the end, whatever it contains."""
+    """Create a folder for a child, and remove the folder and all its content at the end."""
     # Permissions are not changed for it, because `tempfile.TemporaryDirectory` follows links when it does so.
     folder = tempfile.mkdtemp(prefix="onegru-")
     try:
