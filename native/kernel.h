@@ -82,7 +82,7 @@ constexpr std::size_t QuantizedRow(std::size_t planes, std::size_t K) {
 }
 
 // Returns the bytes of K inputs that are rounded to bfloat16: stored in float32 and, for AMX, in bfloat16.
-constexpr std::size_t RoundedRow(std::size_t K) { return RoundUpTo(kBlock, K) * (sizeof(float) + 2); }
+constexpr std::size_t RoundedRow(std::size_t K) { return RoundUpTo(kInputsPerBlock, K) * (sizeof(float) + 2); }
 
 // Returns the bytes of a row of K converted inputs; 0 if inputs are multiplied without conversion.
 constexpr std::size_t ConvertedRow(const Spec& spec, std::size_t K) {
@@ -109,7 +109,8 @@ enum class ScratchOwner {
 
 // The arrays in the scratch memory of one owner, as byte offsets. CallScratch (plan.h) is the memory of all owners.
 struct ScratchPlan {
-  std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, x_converted, h_converted, sums, y, states, bytes;
+  std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_transposed, x_converted, h_converted, sums, y, states,
+      bytes;
 
   // `computed`: the bytes of an element.
   ScratchPlan(ScratchOwner owner, const Packed& packed, std::size_t computed, std::size_t rows_at_once,
@@ -130,7 +131,7 @@ struct ScratchPlan {
     x = reserve(steps && (!own || copies), (own ? x_rows_at_once : chunks) * spec.I * computed);
     x_rows = reserve(own, chunks * sizeof(void*));
     h_rows = reserve(own, rows_at_once * sizeof(void*));
-    x_block = reserve(own, kAheadRows * spec.I * computed);
+    x_transposed = reserve(own, kAheadRows * spec.I * computed);
     const bool converts = own && (spec.storage == ElementType::kInt8 || spec.rounds_inputs);
     x_converted = reserve(converts, x_rows_at_once * ConvertedRow(spec, spec.I));
     h_converted = reserve(converts, rows_at_once * ConvertedRow(spec, spec.H));

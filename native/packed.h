@@ -85,11 +85,13 @@ constexpr bool IsPairInterleaved(ElementType storage) { return storage == Elemen
 
 // The number of inputs that are interleaved in int8, and the inputs of a block if they are rounded to bfloat16: see
 // bfloat16-inl.h.
-inline constexpr std::size_t kQuad = 4, kBlock = 32;
+inline constexpr std::size_t kQuad = 4, kInputsPerBlock = 32;
 
 // Returns the number of stored inputs of a matrix with K inputs, including the zeros after the last.
 constexpr std::size_t StoredInputs(const Spec& spec, std::size_t K) {
-  return spec.storage == ElementType::kInt8 ? RoundUpTo(kQuad, K) : spec.rounds_inputs ? RoundUpTo(kBlock, K) : K;
+  return spec.storage == ElementType::kInt8 ? RoundUpTo(kQuad, K)
+         : spec.rounds_inputs               ? RoundUpTo(kInputsPerBlock, K)
+                                            : K;
 }
 
 // Returns the number of groups of a channel's weights.

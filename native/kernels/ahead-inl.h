@@ -63,9 +63,9 @@ class Ahead {
   HWY_NOINLINE void MultiplyBoth(D d, size_t K, const C* input, const S* const* panels,
                                  V (&result)[1][kPanels * kGates]) {
     constexpr size_t kStreams = kPanels * kGates;
-    constexpr size_t kInputs = kSums / kStreams;  // of R per input of W, with equally many multiply-adds
+    constexpr size_t kInputs = kTileSums / kStreams;  // of R per input of W, with equally many multiply-adds
     passed_ += K * kStreams;
-    const size_t due = (passed_ * I_ + kSums * H_ - 1) / (kSums * H_) - done_;
+    const size_t due = (passed_ * I_ + kTileSums * H_ - 1) / (kTileSums * H_) - done_;
     const size_t count = HWY_MIN(HWY_MIN(due, I_ - k_), K / kInputs);
     const S* w[kPanels];
 #pragma GCC unroll 16
@@ -138,7 +138,7 @@ class Ahead {
 
  private:
   static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<C>());
-  static constexpr size_t kSums = 3 * kAheadRows;
+  static constexpr size_t kTileSums = 3 * kAheadRows;
 
   const S* Weights() const { return W_ + geometry_.offset(panel_, I_, 3); }
 
@@ -155,7 +155,7 @@ class Ahead {
   template <class D, class V>
   HWY_INLINE void Load(D d, V (&tile)[kAheadRows][3]) const {
     const bool begun = k_ != 0;
-    const C* const from = begun ? sums_ + panel_ * kSums * kLanes : bias_ + panel_ * 3 * kLanes;
+    const C* const from = begun ? sums_ + panel_ * kTileSums * kLanes : bias_ + panel_ * 3 * kLanes;
     const size_t row = begun ? 3 * kLanes : 0;
 #pragma GCC unroll 16
     for (size_t r = 0; r < kAheadRows; ++r) {
@@ -166,7 +166,7 @@ class Ahead {
 
   template <class D, class V>
   HWY_INLINE void Store(D d, const V (&tile)[kAheadRows][3]) const {
-    C* const to = sums_ + panel_ * kSums * kLanes;
+    C* const to = sums_ + panel_ * kTileSums * kLanes;
 #pragma GCC unroll 16
     for (size_t r = 0; r < kAheadRows; ++r) {
 #pragma GCC unroll 16

@@ -23,36 +23,36 @@ template <class C>
 struct RowsOfY {
   // With many rows, the results of a tile are far apart in Y, and writing whole rows after the step is up to 1.06 times
   // as fast. Rows of at most a cache line are written by tiles. Flushed states are written after they are flushed.
-  void ChooseWriter(const RowView<C>& rows) {
-    const bool is_wanted = rows.call.Y.data != nullptr && rows.IsLeader();
+  void ChooseWriter(const RowView<C>& view) {
+    const bool is_wanted = view.call.Y.data != nullptr && view.IsLeader();
     by_tile =
-        is_wanted && !rows.spec.flush_subnormals && (rows.active <= kMaxRowsOfOneTile || rows.spec.H * sizeof(C) <= 64);
-    by_row = is_wanted && (rows.IsShared() || !by_tile);
+        is_wanted && !view.spec.flush_subnormals && (view.active <= kMaxRowsOfOneTile || view.spec.H * sizeof(C) <= 64);
+    by_row = is_wanted && (view.IsShared() || !by_tile);
   }
 
   // Finds the destinations of this step's rows of Y, if there are several. Usually they are equally spaced.
-  HWY_INLINE void Locate(const RowView<C>& rows) {
-    in_line = rows.item.order == nullptr && (rows.call.lengths == nullptr || !rows.reversed);
-    if (HWY_UNLIKELY(!in_line) || rows.call.Y.data == nullptr || !rows.IsLeader()) return;
-    to = AddressOf(rows, 0);
-    pitch = rows.owner == ScratchOwner::kHelper ? static_cast<std::ptrdiff_t>(rows.spec.H * SizeOf(rows.spec.type))
-                                                : rows.call.Y.row * static_cast<std::ptrdiff_t>(rows.item.stride);
+  HWY_INLINE void Locate(const RowView<C>& view) {
+    in_line = view.item.order == nullptr && (view.call.lengths == nullptr || !view.reversed);
+    if (HWY_UNLIKELY(!in_line) || view.call.Y.data == nullptr || !view.IsLeader()) return;
+    to = AddressOf(view, 0);
+    pitch = view.owner == ScratchOwner::kHelper ? static_cast<std::ptrdiff_t>(view.spec.H * SizeOf(view.spec.type))
+                                                : view.call.Y.row * static_cast<std::ptrdiff_t>(view.item.stride);
   }
 
   // The destination of a row of Y in this step.
-  HWY_INLINE char* AddressOf(const RowView<C>& rows, size_t slot) const {
-    if (HWY_LIKELY(rows.owner != ScratchOwner::kHelper))
-      return rows.call.Y.at(rows.TimeOf(slot, rows.step), rows.item.d, rows.Row(slot));
-    return buffer + (place + slot) * rows.spec.H * SizeOf(rows.spec.type);
+  HWY_INLINE char* AddressOf(const RowView<C>& view, size_t slot) const {
+    if (HWY_LIKELY(view.owner != ScratchOwner::kHelper))
+      return view.call.Y.at(view.TimeOf(slot, view.step), view.item.d, view.Row(slot));
+    return buffer + (place + slot) * view.spec.H * SizeOf(view.spec.type);
   }
 
   // Writes the part of Y that tiles have not written: all of it, or the units of other members.
-  void WriteUnits(const RowView<C>& rows) const {
-    const size_t begin = by_tile ? rows.last * kLanesOf<C> : 0;
-    if (rows.call.Y.data == nullptr || begin >= rows.spec.H) return;
-    for (size_t slot = 0; slot < rows.active; ++slot) {
-      rows.Write(rows.State(rows.step + 1, slot) + begin, rows.spec.H - begin,
-                 AddressOf(rows, slot) + begin * SizeOf(rows.spec.type));
+  void WriteUnits(const RowView<C>& view) const {
+    const size_t begin = by_tile ? view.last * kLanesOf<C> : 0;
+    if (view.call.Y.data == nullptr || begin >= view.spec.H) return;
+    for (size_t slot = 0; slot < view.active; ++slot) {
+      view.Write(view.State(view.step + 1, slot) + begin, view.spec.H - begin,
+                 AddressOf(view, slot) + begin * SizeOf(view.spec.type));
     }
   }
 
@@ -69,7 +69,7 @@ struct RowsOfY {
 // claim, and they need no window.
 template <class C>
 struct Handover {
-  explicit Handover(const RowView<C>& rows) : claim(rows.owner == ScratchOwner::kHelper ? rows.item.claim : nullptr) {}
+  explicit Handover(const RowView<C>& view) : claim(view.owner == ScratchOwner::kHelper ? view.item.claim : nullptr) {}
 
   bool OpenWindow() { return claim == nullptr || claim->OpenWindow(); }
   void CloseWindow(bool done = false) {
@@ -77,32 +77,32 @@ struct Handover {
   }
 
   // Opens a window and commits all steps before this one. The window stays open, for the inputs of the next chunk.
-  HWY_INLINE bool CommitInWindow(const RowView<C>& rows, RowsOfY<C>& y) {
-    return claim == nullptr || CommitSteps(rows, y);
+  HWY_INLINE bool CommitInWindow(const RowView<C>& view, RowsOfY<C>& y) {
+    return claim == nullptr || CommitSteps(view, y);
   }
 
   // Writes the last states, and zeros after the end of each row while poll() is true. Then commits the rows.
   template <class Poll>
-  void Finish(const RowView<C>& rows, RowsOfY<C>& y, Poll&& poll) {
-    const Call& call = rows.call;
-    const size_t H = rows.spec.H, size = SizeOf(rows.spec.type), d = rows.item.d;
-    if (claim != nullptr) WriteY(rows, y);
-    for (size_t slot = 0; slot < rows.count; ++slot) {
-      const size_t length = rows.Length(slot);
+  void Finish(const RowView<C>& view, RowsOfY<C>& y, Poll&& poll) {
+    const Call& call = view.call;
+    const size_t H = view.spec.H, size = SizeOf(view.spec.type), d = view.item.d;
+    if (claim != nullptr) WriteY(view, y);
+    for (size_t slot = 0; slot < view.count; ++slot) {
+      const size_t length = view.Length(slot);
       if (call.Y_h.data != nullptr) {
-        char* const to = call.Y_h.at(0, d, rows.StateRow(slot));
+        char* const to = call.Y_h.at(0, d, view.StateRow(slot));
         if (length == 0) {
           std::memset(to, 0, H * (call.wide_state ? sizeof(C) : size));
         } else if (call.wide_state) {
-          std::memcpy(to, rows.State(length, slot), H * sizeof(C));
+          std::memcpy(to, view.State(length, slot), H * sizeof(C));
         } else {
-          rows.Write(rows.State(length, slot), H, to);
+          view.Write(view.State(length, slot), H, to);
         }
       }
       if (call.Y.data == nullptr) continue;
-      for (size_t t = length; t < call.T && poll(); ++t) std::memset(call.Y.at(t, d, rows.Row(slot)), 0, H * size);
+      for (size_t t = length; t < call.T && poll(); ++t) std::memset(call.Y.at(t, d, view.Row(slot)), 0, H * size);
     }
-    if (claim != nullptr) claim->SetCheckpoint({rows.begin + rows.count, 0, nullptr});
+    if (claim != nullptr) claim->SetCheckpoint({view.begin + view.count, 0, nullptr});
   }
 
   Claim* const claim;
@@ -110,24 +110,24 @@ struct Handover {
   size_t committed_steps = 0;  // rows of Y are committed up to this step
 
  private:
-  bool CommitSteps(const RowView<C>& rows, RowsOfY<C>& y) {
+  bool CommitSteps(const RowView<C>& view, RowsOfY<C>& y) {
     if (!OpenWindow()) return false;
-    WriteY(rows, y);
-    if (rows.step != 0) rows.SaveStates(rows.step, states);
-    claim->SetCheckpoint({rows.begin, rows.step, rows.step == 0 ? nullptr : states});
+    WriteY(view, y);
+    if (view.step != 0) view.SaveStates(view.step, states);
+    claim->SetCheckpoint({view.begin, view.step, view.step == 0 ? nullptr : states});
     return true;
   }
 
   // Copies the rows of Y up to this step to the caller's array.
-  void WriteY(const RowView<C>& rows, RowsOfY<C>& y) {
-    if (rows.call.Y.data == nullptr) return;
-    const size_t size = rows.spec.H * SizeOf(rows.spec.type);
+  void WriteY(const RowView<C>& view, RowsOfY<C>& y) {
+    if (view.call.Y.data == nullptr) return;
+    const size_t size = view.spec.H * SizeOf(view.spec.type);
     const char* from = y.buffer;
-    size_t running = rows.count;
-    for (; committed_steps < rows.step; ++committed_steps) {
-      while (rows.Length(running - 1) <= committed_steps) --running;
+    size_t running = view.count;
+    for (; committed_steps < view.step; ++committed_steps) {
+      while (view.Length(running - 1) <= committed_steps) --running;
       for (size_t slot = 0; slot < running; ++slot, from += size)
-        std::memcpy(rows.call.Y.at(rows.TimeOf(slot, committed_steps), rows.item.d, rows.Row(slot)), from, size);
+        std::memcpy(view.call.Y.at(view.TimeOf(slot, committed_steps), view.item.d, view.Row(slot)), from, size);
     }
     y.place = 0;
   }

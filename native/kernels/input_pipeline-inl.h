@@ -35,29 +35,30 @@ inline constexpr bool kCanPipeline = kCanProjectAhead && !kConvertsInputs<S>;
 template <class C>
 struct InputPipeline {
   // own: this thread's scratch.
-  InputPipeline(const RowView<C>& rows, unsigned char* own, const ScratchPlan& plan)
-      : copies(rows.owner == ScratchOwner::kHelper || !rows.io_is_compute_type),
+  InputPipeline(const RowView<C>& view, unsigned char* own, const ScratchPlan& plan)
+      : copies(view.owner == ScratchOwner::kHelper || !view.io_is_compute_type),
         x_rows(reinterpret_cast<const C**>(own + plan.x_rows)),
-        x_block(reinterpret_cast<C*>(own + plan.x_block)),
+        x_transposed(reinterpret_cast<C*>(own + plan.x_transposed)),
         x_converted(own + plan.x_converted) {}
 
-  // Starts chunks at the current step, and chooses the kind of projection. is_few: the rows are for ForFew.
+  // Starts chunks at the current step, and chooses the kind of projection. is_single_tile: the rows are for
+  // ForSingleTile.
   template <class S>
-  void Start(const RowView<C>& rows, bool is_few) {
-    const size_t panels = rows.geometry.panels();
+  void Start(const RowView<C>& view, bool is_single_tile) {
+    const size_t panels = view.geometry.panels();
     // Each member must make the same decision, because all members share xp, and its layout depends on this decision.
-    const size_t part_of_R = rows.padded / rows.members * 3 * rows.spec.H * sizeof(S);
-    const bool is_ahead = kCanPipeline<S> && rows.count == 1 && rows.steps - rows.step >= kMinStepsAhead &&
+    const size_t part_of_R = view.padded / view.members * 3 * view.spec.H * sizeof(S);
+    const bool is_ahead = kCanPipeline<S> && view.count == 1 && view.steps - view.step >= kMinStepsAhead &&
                           part_of_R >= kMinBytesAhead && part_of_R < kLargeMatrix;
-    const bool is_by_step = is_few && rows.owner == ScratchOwner::kCaller && panels == 1 && rows.spec.D == 1 &&
-                            rows.spec.I <= kMaxInputsByStep && rows.steps > 1;
+    const bool is_by_step = is_single_tile && view.owner == ScratchOwner::kCaller && panels == 1 && view.spec.D == 1 &&
+                            view.spec.I <= kMaxInputsByStep && view.steps > 1;
     mode = is_by_step ? InputProjection::kPerStep : is_ahead ? InputProjection::kPipelined : InputProjection::kChunked;
-    most_rows = is_ahead ? kAheadRows : rows.item.x_rows_at_once;
-    ONEGRU_ASSERT(!is_ahead || kPipelinedScoreChunks * kAheadRows <= 2 * rows.item.x_rows_at_once);
-    xp_row = is_ahead ? 3 * kLanesOf<C> : 3 * rows.padded;
+    most_rows = is_ahead ? kAheadRows : view.item.x_rows_at_once;
+    ONEGRU_ASSERT(!is_ahead || kPipelinedScoreChunks * kAheadRows <= 2 * view.item.x_rows_at_once);
+    xp_row = is_ahead ? 3 * kLanesOf<C> : 3 * view.padded;
     xp_panel = is_ahead ? kAheadRows * 3 * kLanesOf<C> : 3 * kLanesOf<C>;
     chunk = 0;
-    chunk_end = rows.step;
+    chunk_end = view.step;
     is_first_of_chunk = true;
   }
 
@@ -66,27 +67,27 @@ struct InputPipeline {
   // Finds the rows of X for a chunk of steps from `step` on, at most most_rows. Copies or converts them and the
   // attention scores if necessary. Advances `step` to the end of the chunk, and returns the number of rows.
   // reads: false if the leader has already copied them to the epoch's scratch. Then only their addresses are set.
-  size_t Gather(const RowView<C>& rows, size_t& step, size_t number, bool reads) {
-    const Call& call = rows.call;
-    const size_t place = Place(rows, number), scores = ScorePlace(rows, number);
-    size_t gathered = 0, running = rows.count;
-    if (!copies && !rows.IsShared() && call.lengths == nullptr && rows.item.order == nullptr && !rows.spec.attention) {
-      for (; step < rows.steps && (gathered == 0 || gathered + running <= most_rows); ++step) {
-        const char* from = call.X.at(rows.TimeOf(0, step), 0, rows.Row(0));
+  size_t Gather(const RowView<C>& view, size_t& step, size_t number, bool reads) {
+    const Call& call = view.call;
+    const size_t place = Place(view, number), scores = ScorePlace(view, number);
+    size_t gathered = 0, running = view.count;
+    if (!copies && !view.IsShared() && call.lengths == nullptr && view.item.order == nullptr && !view.spec.attention) {
+      for (; step < view.steps && (gathered == 0 || gathered + running <= most_rows); ++step) {
+        const char* from = call.X.at(view.TimeOf(0, step), 0, view.Row(0));
         for (size_t slot = 0; slot < running;
-             ++slot, from += call.X.row * static_cast<std::ptrdiff_t>(rows.item.stride))
+             ++slot, from += call.X.row * static_cast<std::ptrdiff_t>(view.item.stride))
           x_rows[place + gathered++] = reinterpret_cast<const C*>(from);
       }
       return gathered;
     }
-    for (; step < rows.steps; ++step) {
-      while (rows.Length(running - 1) <= step) --running;
+    for (; step < view.steps; ++step) {
+      while (view.Length(running - 1) <= step) --running;
       if (gathered != 0 && gathered + running > most_rows) break;
       for (size_t slot = 0; slot < running; ++slot, ++gathered) {
         if (reads) {
-          GatherRow(rows, step, slot, place + gathered, scores + gathered);
+          GatherRow(view, step, slot, place + gathered, scores + gathered);
         } else {
-          x_rows[place + gathered] = x + (place + gathered) * rows.spec.I;
+          x_rows[place + gathered] = x + (place + gathered) * view.spec.I;
         }
       }
     }
@@ -94,25 +95,25 @@ struct InputPipeline {
   }
 
   // Finds, copies or converts a row of X and its attention score.
-  void GatherRow(const RowView<C>& rows, size_t step, size_t slot, size_t place, size_t place_of_score) {
-    const size_t t = rows.TimeOf(slot, step), row = rows.Row(slot);
-    const char* const source = rows.call.X.at(t, 0, row);
-    C* const copy = x + place * rows.spec.I;
-    const bool is_copy = rows.IsShared() || copies;
+  void GatherRow(const RowView<C>& view, size_t step, size_t slot, size_t place, size_t place_of_score) {
+    const size_t t = view.TimeOf(slot, step), row = view.Row(slot);
+    const char* const source = view.call.X.at(t, 0, row);
+    C* const copy = x + place * view.spec.I;
+    const bool is_copy = view.IsShared() || copies;
     x_rows[place] = is_copy ? copy : reinterpret_cast<const C*>(source);
-    if (is_copy) rows.Read(source, rows.spec.I, copy);
-    if (rows.spec.attention) rows.Read(rows.call.attention.at(t, 0, row), 1, attention + place_of_score);
+    if (is_copy) view.Read(source, view.spec.I, copy);
+    if (view.spec.attention) view.Read(view.call.attention.at(t, 0, row), 1, attention + place_of_score);
   }
 
   // The first place of a chunk's rows of X in x_rows and x, which hold two chunks in turn.
-  size_t Place(const RowView<C>& rows, size_t number) const {
-    return rows.IsShared() || IsPipelined() ? number % 2 * most_rows : 0;
+  size_t Place(const RowView<C>& view, size_t number) const {
+    return view.IsShared() || IsPipelined() ? number % 2 * most_rows : 0;
   }
 
   // The first place of a chunk's attention scores. With a pipelined projection, the X of a chunk is no longer needed
   // when its steps begin, and is overwritten while other members may still read the scores.
-  size_t ScorePlace(const RowView<C>& rows, size_t number) const {
-    return IsPipelined() ? number % kPipelinedScoreChunks * most_rows : Place(rows, number);
+  size_t ScorePlace(const RowView<C>& view, size_t number) const {
+    return IsPipelined() ? number % kPipelinedScoreChunks * most_rows : Place(view, number);
   }
 
   // Moves on by a step of this many rows.
@@ -132,7 +133,7 @@ struct InputPipeline {
   const C** x_from = nullptr;        // these rows
   const C** const x_rows;            // all rows of X
   C* x;                              // copies of rows of X
-  C* const x_block;                  // rows of X for the pipelined projection [k][row]
+  C* const x_transposed;             // rows of X for the pipelined projection [k][row]
   unsigned char* const x_converted;  // converted rows of X
   C* xp;                             // x·Wᵀ and biases [row][panel][z, r, n][lanes]
   size_t xp_row = 0, xp_panel = 0;   // distances of rows and panels of xp

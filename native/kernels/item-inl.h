@@ -49,11 +49,11 @@ struct AmxSums {
   size_t pitch;  // from a plane of a row to the next
 };
 
-// A product of converted rows of inputs, see int8-inl.h and bfloat16-inl.h, with a packed matrix.
+// The operands of a product: converted rows of inputs (int8-inl.h, bfloat16-inl.h) and a packed matrix.
 struct ConvertedProduct {
   const void* matrix;
   size_t K;
-  const unsigned char* rows;
+  const unsigned char* inputs;
 };
 
 // Asks the token of a call whether to stop, on the thread that made the call.
@@ -118,8 +118,8 @@ struct StepState : RowView<C>, Cancellation {
   InputPipeline<C> in;
   const PackedDirection weights;
   const Activation f, g;
-  const bool is_default;  // Sigmoid, Tanh and no clip
-  bool is_few = false;    // one row, few panels
+  const bool is_default;        // Sigmoid, Tanh and no clip
+  bool is_single_tile = false;  // one row, few panels
   // No state is beyond 1.
   const bool is_bounded =
       this->call.initial_h.data == nullptr && !this->spec.attention && AreWithinUnit(f.function, g.function);

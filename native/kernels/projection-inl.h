@@ -26,8 +26,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class C, class S>
 void StartChunks(ItemState<C, S>& s) {
   s.active = s.count;
-  s.is_few = s.count == 1 && !s.IsShared() && s.geometry.panels() <= kFewPanels;
-  s.in.template Start<S>(s, s.is_few);
+  s.is_single_tile = s.count == 1 && !s.IsShared() && s.geometry.panels() <= kMaxPanelsOfSingleTile;
+  s.in.template Start<S>(s, s.is_single_tile);
   s.ahead.Drop();
   s.y.ChooseWriter(s);
   s.y.place = 0;
@@ -46,7 +46,7 @@ HWY_INLINE void PrefetchRowsAfter(const ItemState<C, S>& s, const Tile& tile) {
 
 template <class C, class S>
 struct ProjectOp {
-  static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
+  static constexpr size_t kGates = 3, kSumsPerGate = kSumsPerGateOf<S>;
   static constexpr size_t kRowsForPanelPairs = RowsForPanelPairs<S>(kGates);
   static constexpr bool kOutlineEpilogue = false;
   ItemState<C, S>& s;
@@ -77,12 +77,12 @@ struct ProjectOp {
     }
   }
 
-  template <class Rows>
-  HWY_INLINE void Gates(Rows) const {}
+  template <class Part>
+  HWY_INLINE void Gates(Part) const {}
 
-  template <class Rows>
-  HWY_INLINE void Finish(Rows rows) const {
-    rows.ForEach(ONEGRU_AT {
+  template <class Part>
+  HWY_INLINE void Finish(Part part) const {
+    part.ForEach(ONEGRU_AT {
       C* const to = s.in.xp_to + at.row * s.in.xp_row + at.panel * s.in.xp_panel;
       hn::StoreU(at.z, at.d, to);
       hn::StoreU(at.r, at.d, to + kLanesOf<C>);
@@ -94,7 +94,7 @@ struct ProjectOp {
 // Projects a narrow panel with its three gates next to each other in one or two vectors.
 template <class C, class S, size_t kVectors>
 struct JointOp {
-  static constexpr size_t kGates = kVectors, kSums = 1;  // one or two vectors hold all three gates
+  static constexpr size_t kGates = kVectors, kSumsPerGate = 1;  // one or two vectors hold all three gates
   static constexpr bool kOutlineEpilogue = false;
   ItemState<C, S>& s;
   const C* bias;
@@ -113,13 +113,13 @@ struct JointOp {
     MultiplyJoint(tile.d, s.spec.I, s.in.x_from + tile.row, weights, tile.width, tile.sums);
   }
 
-  template <class Rows>
-  HWY_INLINE void Gates(Rows) const {}
+  template <class Part>
+  HWY_INLINE void Gates(Part) const {}
 
-  template <class Rows>
-  HWY_INLINE void Finish(Rows rows) const {
+  template <class Part>
+  HWY_INLINE void Finish(Part part) const {
     C gates[(kVectors + 1) * kLanesOf<C>] = {};
-    rows.ForEach(ONEGRU_AT {
+    part.ForEach(ONEGRU_AT {
       hn::StoreU(at.z, at.d, gates);
       if (kVectors == 2) hn::StoreU(at.r, at.d, gates + kLanesOf<C>);
       C* const to = s.in.xp_to + at.row * s.in.xp_row + at.panel * s.in.xp_panel;
@@ -188,15 +188,15 @@ void ProjectChunk(ItemState<C, S>& s, size_t place, size_t rows, C* to, size_t f
   if (s.PollCancel(rows * (s.last - s.first))) Project(s, rows, first);
 }
 
-// Converts the K elements of x to row `index` of `rows`. is_state, is_bounded: see QuantizeRow.
+// Converts the K elements of x to row `index` of `converted`. is_state, is_bounded: see QuantizeRow.
 template <class S, class C>
 HWY_INLINE void ConvertRow([[maybe_unused]] const Spec& spec, const C* x, size_t K, [[maybe_unused]] bool is_state,
-                           [[maybe_unused]] bool is_bounded, unsigned char* rows, size_t index) {
+                           [[maybe_unused]] bool is_bounded, unsigned char* converted, size_t index) {
   if constexpr (kIsInt8<S>) {
     QuantizeRow<kPlanesOf<S>>(x, K, is_state, is_bounded, IsSplit(spec, K),
-                              rows + index * QuantizedRow(kPlanesOf<S>, K));
+                              converted + index * QuantizedRow(kPlanesOf<S>, K));
   } else {
-    RoundRow<S>(x, K, rows + index * RoundedRow(K));
+    RoundRow<S>(x, K, converted + index * RoundedRow(K));
   }
 }
 
@@ -222,7 +222,7 @@ HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
   const bool is_fused = in.chunk_end == s.step + 1 && !s.UsesAmx(in.x_count, s.spec.I) &&
                         !s.UsesAmx(in.x_count, s.spec.H) &&
                         !(IsJoint(s, in.x_count) && s.first == s.geometry.full_panels());
-  const bool is_one_tile = in.x_count <= kMaxRowsOfOneTile / kSumsEach<S>;
+  const bool is_one_tile = in.x_count <= kMaxRowsOfOneTile / kSumsPerGateOf<S>;
   in.mode = !is_fused     ? InputProjection::kChunked
             : is_one_tile ? InputProjection::kFusedPerTile
                           : InputProjection::kFusedPerPanel;
@@ -254,10 +254,10 @@ void PrepareAhead(ItemState<C, S>& s) {
   ProjectChunk(s, next, next_rows, in.xp_ahead, full_end);
   for (size_t r = 0; r < kAheadRows; ++r) {
     const C* const x = r < next_rows ? in.x_rows[next + r] : nullptr;
-    C* const to = in.x_block + r;
+    C* const to = in.x_transposed + r;
     for (size_t k = 0; k < s.spec.I; ++k) to[k * kAheadRows] = x == nullptr ? C{0} : x[k];
   }
-  s.ahead.Start(static_cast<const S*>(s.weights.W), s.spec.I, s.spec.H, s.geometry, s.first, full_end, in.x_block,
+  s.ahead.Start(static_cast<const S*>(s.weights.W), s.spec.I, s.spec.H, s.geometry, s.first, full_end, in.x_transposed,
                 static_cast<const C*>(s.weights.bx), in.xp_ahead);
 }
 
@@ -283,7 +283,7 @@ void PrepareStep(ItemState<C, S>& s) {
   in.attention_step = in.attention;
   in.xp_step = in.xp_to = in.xp;
   ConvertInputs(s, 1);
-  ForFew(hn::ScalableTag<C>(), s.geometry, ProjectOp<C, S>{s});
+  ForSingleTile(hn::ScalableTag<C>(), s.geometry, ProjectOp<C, S>{s});
 }
 
 // Projects a tile within the step (kFusedPerTile). It is out of line, because a step has no spare registers. A
@@ -291,10 +291,10 @@ void PrepareStep(ItemState<C, S>& s) {
 template <class C, class S, class Tile>
 HWY_INLINE void ProjectTile(ItemState<C, S>& s, const Tile& tile) {
   constexpr size_t kRows = Tile::kRows, kPanels = Tile::kPanels;
-  if constexpr (kRows <= HWY_MAX(kMaxRowsOfOneTile / kSumsEach<S>, 1)) {
+  if constexpr (kRows <= HWY_MAX(kMaxRowsOfOneTile / kSumsPerGateOf<S>, 1)) {
     if (s.in.mode != InputProjection::kFusedPerTile) return;
     const ProjectOp<C, S> op{s};
-    if constexpr (kRows == 1 || kRows * kPanels * 3 * kSumsEach<S> <= kMaxSums) {
+    if constexpr (kRows == 1 || kRows * kPanels * 3 * kSumsPerGateOf<S> <= kMaxSums) {
       ComputeTileOutOfLine<kRows, kPanels>(op, tile.d, tile.row, tile.panel, tile.width);
     } else {
       const FullWidth<std::remove_const_t<decltype(tile.d)>> whole;
@@ -319,9 +319,9 @@ HWY_INLINE auto Xp(const StepState<C>& s, const At& at, size_t gate) {
 
 // Prepares the rows of h, or of r∘h, for the products with R.
 template <class C, class S>
-HWY_INLINE void PrepareStates(ItemState<C, S>& s, C* rows) {
+HWY_INLINE void PrepareStates(ItemState<C, S>\& s, C* states) {
   for (size_t slot = 0; slot < s.active; ++slot) {
-    C* const row = rows + slot * s.padded;
+    C* const row = states + slot * s.padded;
     if constexpr (kConvertsInputs<S>) {
       ConvertRow<S>(s.spec, row, s.spec.H, true, s.is_bounded, s.h_converted, slot);
     } else {

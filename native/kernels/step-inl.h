@@ -47,23 +47,23 @@ HWY_NOINLINE V ActivateBounded(D d, const Activation& activation, double clip, V
   return Activate(d, activation, Clip(d, x, hn::Set(d, static_cast<hn::TFromD<D>>(clip))));
 }
 
-template <Gate kGate, class C, class Rows>
-HWY_INLINE void ApplyF(const StepState<C>& s, Rows rows) {
-  if (HWY_LIKELY(s.is_default)) return rows.ForEach(ONEGRU_AT { Of<kGate>(at) = Sigmoid(at.d, Of<kGate>(at)); });
-  rows.ForEach(ONEGRU_AT { Of<kGate>(at) = ActivateBounded(at.d, s.f, s.spec.clip, Of<kGate>(at)); });
+template <Gate kGate, class C, class Part>
+HWY_INLINE void ApplyF(const StepState<C>& s, Part part) {
+  if (HWY_LIKELY(s.is_default)) return part.ForEach(ONEGRU_AT { Of<kGate>(at) = Sigmoid(at.d, Of<kGate>(at)); });
+  part.ForEach(ONEGRU_AT { Of<kGate>(at) = ActivateBounded(at.d, s.f, s.spec.clip, Of<kGate>(at)); });
 }
 
-template <class C, class Rows>
-HWY_INLINE void ApplyG(const StepState<C>& s, Rows rows) {
-  if (HWY_LIKELY(s.is_default)) return rows.ForEach(ONEGRU_AT { at.n = Tanh(at.d, at.n); });
-  rows.ForEach(ONEGRU_AT { at.n = ActivateBounded(at.d, s.g, s.spec.clip, at.n); });
+template <class C, class Part>
+HWY_INLINE void ApplyG(const StepState<C>& s, Part part) {
+  if (HWY_LIKELY(s.is_default)) return part.ForEach(ONEGRU_AT { at.n = Tanh(at.d, at.n); });
+  part.ForEach(ONEGRU_AT { at.n = ActivateBounded(at.d, s.g, s.spec.clip, at.n); });
 }
 
 // (1 - a)·z, or 1 - a·(1 - z) = (1 - a) + a·z
-template <class C, class Rows>
-HWY_INLINE void Attend(const StepState<C>& s, Rows rows) {
+template <class C, class Part>
+HWY_INLINE void Attend(const StepState<C>& s, Part part) {
   if (HWY_LIKELY(!s.spec.attention)) return;
-  rows.ForEach(ONEGRU_AT {
+  part.ForEach(ONEGRU_AT {
     const C a = s.in.attention_step[at.row];
     const auto one = hn::Set(at.d, C{1}), rest = hn::Set(at.d, C{1} - a);
     if (!s.spec.of_dien) {
@@ -81,15 +81,15 @@ HWY_INLINE auto Bn(const StepState<C>& s, const At& at) {
   return hn::LoadU(at.d, static_cast<const C*>(s.weights.bn) + at.panel * kLanesOf<C>);
 }
 
-// Units in rows of scratch.
+// The units of a tile in a buffer of states.
 template <class C, class At>
-HWY_INLINE C* StatePtr(const StepState<C>& s, C* rows, const At& at) {
-  return rows + at.row * s.padded + at.panel * kLanesOf<C>;
+HWY_INLINE C* StatePtr(const StepState<C>\& s, C* states, const At\& at) {
+  return states + at.row * s.padded + at.panel * kLanesOf<C>;
 }
 
 template <class C, class At, class V>
-HWY_INLINE void StoreState(const StepState<C>& s, const At& at, V units, C* rows) {
-  hn::Store(units, at.d, StatePtr(s, rows, at));
+HWY_INLINE void StoreState(const StepState<C>& s, const At& at, V units, C* states) {
+  hn::Store(units, at.d, StatePtr(s, states, at));
 }
 
 template <class C, class At>
@@ -118,12 +118,12 @@ HWY_INLINE void StorePart([[maybe_unused]] D d, V units, size_t width, [[maybe_u
 
 // n becomes h = (1 - z)∘n + z∘h: the next state, and Y. z(at): z of a row. What all rows need of s is read once,
 // because the compiler assumes that the store of a vector may change s.
-template <class C, class Rows, class Z>
-HWY_INLINE void Blend(const StepState<C>& s, Rows rows, const Z& z) {
+template <class C, class Part, class Z>
+HWY_INLINE void Blend(const StepState<C>& s, Part part, const Z& z) {
   const C* const before = s.State(s.step, 0);
   C* const next = s.State(s.step + 1, 0);
   const size_t padded = s.padded;
-  rows.ForEach(ONEGRU_AT {
+  part.ForEach(ONEGRU_AT {
     const size_t place = at.row * padded + at.panel * kLanesOf<C>;
     const auto z_of_row = z(at);
     const auto kept = hn::Mul(z_of_row, hn::Load(at.d, before + place));
@@ -134,7 +134,7 @@ HWY_INLINE void Blend(const StepState<C>& s, Rows rows, const Z& z) {
   const bool in_line = s.y.in_line, io_is_compute_type = s.io_is_compute_type;
   char* const y_to = s.y.to;
   const std::ptrdiff_t y_pitch = s.y.pitch;
-  rows.ForEach(ONEGRU_AT {
+  part.ForEach(ONEGRU_AT {
     const bool is_near = !at.kIsOfOneRow && HWY_LIKELY(in_line);
     char* const row = is_near ? y_to + static_cast<std::ptrdiff_t>(at.row) * y_pitch : s.y.AddressOf(s, at.row);
     const C* const state = next + at.row * padded + at.panel * kLanesOf<C>;
@@ -173,21 +173,21 @@ struct ResetAfterStages {
     at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR), at.n = Bn(s, at);
   }
 
-  template <class Rows>
-  HWY_INLINE void Gates(Rows rows) const {
-    ApplyF<kR>(s, rows);
-    if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedR, at.r), Save(s, at, kSavedQ, at.n); });
-    rows.ForEach(ONEGRU_AT { at.n = MultiplyAdd(at.r, at.n, Xp(s, at, kN)); });
-    ApplyF<kZ>(s, rows);
-    if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedZ, at.z); });
-    Attend(s, rows);
+  template <class Part>
+  HWY_INLINE void Gates(Part part) const {
+    ApplyF<kR>(s, part);
+    if (Saves(s)) part.ForEach(ONEGRU_AT { Save(s, at, kSavedR, at.r), Save(s, at, kSavedQ, at.n); });
+    part.ForEach(ONEGRU_AT { at.n = MultiplyAdd(at.r, at.n, Xp(s, at, kN)); });
+    ApplyF<kZ>(s, part);
+    if (Saves(s)) part.ForEach(ONEGRU_AT { Save(s, at, kSavedZ, at.z); });
+    Attend(s, part);
   }
 
-  template <class Rows>
-  HWY_INLINE void Finish(Rows rows) const {
-    ApplyG(s, rows);
-    if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedN, at.n); });
-    Blend(s, rows, ONEGRU_AT { return at.z; });
+  template <class Part>
+  HWY_INLINE void Finish(Part part) const {
+    ApplyG(s, part);
+    if (Saves(s)) part.ForEach(ONEGRU_AT { Save(s, at, kSavedN, at.n); });
+    Blend(s, part, ONEGRU_AT { return at.z; });
   }
 };
 
@@ -201,18 +201,18 @@ struct ResetBeforeGatesStages {
     at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR);
   }
 
-  template <class Rows>
-  HWY_INLINE void Gates(Rows rows) const {
-    ApplyF<kR>(s, rows);
-    rows.ForEach(ONEGRU_AT { StoreState(s, at, hn::Mul(at.r, H(s, at)), s.rh); });
-    ApplyF<kZ>(s, rows);
-    if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedR, at.r), Save(s, at, kSavedZ, at.z); });
-    Attend(s, rows);
+  template <class Part>
+  HWY_INLINE void Gates(Part part) const {
+    ApplyF<kR>(s, part);
+    part.ForEach(ONEGRU_AT { StoreState(s, at, hn::Mul(at.r, H(s, at)), s.rh); });
+    ApplyF<kZ>(s, part);
+    if (Saves(s)) part.ForEach(ONEGRU_AT { Save(s, at, kSavedR, at.r), Save(s, at, kSavedZ, at.z); });
+    Attend(s, part);
   }
 
-  template <class Rows>
-  HWY_INLINE void Finish(Rows rows) const {
-    rows.ForEach(ONEGRU_AT { StoreState(s, at, at.z, s.z); });
+  template <class Part>
+  HWY_INLINE void Finish(Part part) const {
+    part.ForEach(ONEGRU_AT { StoreState(s, at, at.z, s.z); });
   }
 };
 
@@ -226,23 +226,23 @@ struct ResetBeforeStateStages {
     at.n = Xp(s, at, kN);
   }
 
-  template <class Rows>
-  HWY_INLINE void Gates(Rows) const {}
+  template <class Part>
+  HWY_INLINE void Gates(Part) const {}
 
-  template <class Rows>
-  HWY_INLINE void Finish(Rows rows) const {
-    ApplyG(s, rows);
-    if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedN, at.n); });
+  template <class Part>
+  HWY_INLINE void Finish(Part part) const {
+    ApplyG(s, part);
+    if (Saves(s)) part.ForEach(ONEGRU_AT { Save(s, at, kSavedN, at.n); });
     const C* const z = s.z;
     const size_t padded = s.padded;
-    Blend(s, rows, ONEGRU_AT { return hn::Load(at.d, z + at.row * padded + at.panel * kLanesOf<C>); });
+    Blend(s, part, ONEGRU_AT { return hn::Load(at.d, z + at.row * padded + at.panel * kLanesOf<C>); });
   }
 };
 
 // An Op of a step: rows of h, or of r∘h, times a matrix, then its stages.
 template <template <class> class StagesOf, class C, class S, bool kWithPipelined>
 struct RecurrentOp {
-  static constexpr size_t kGates = StagesOf<C>::kGates, kSums = kSumsEach<S>;
+  static constexpr size_t kGates = StagesOf<C>::kGates, kSumsPerGate = kSumsPerGateOf<S>;
   static constexpr size_t kRowsForPanelPairs = RowsForPanelPairs<S>(kGates);
   static constexpr bool kOutlineEpilogue = true;
   static constexpr bool kIsFirst = kGates > 1;  // of the step, so it may include the input projection
@@ -284,7 +284,7 @@ struct RecurrentOp {
   ONEGRU_STAGES_OF(ResetAfterStages<ONEGRU_COMPUTED>, rows, D)       \
   ONEGRU_STAGES_OF(ResetBeforeGatesStages<ONEGRU_COMPUTED>, rows, D) \
   ONEGRU_STAGES_OF(ResetBeforeStateStages<ONEGRU_COMPUTED>, rows, D)
-#if !ONEGRU_FEW_TILES  // which have at most two rows
+#if !ONEGRU_FEW_TILE_SHAPES  // which have at most two rows
 ONEGRU_STAGES(2, hn::ScalableTag<ONEGRU_COMPUTED>)
 ONEGRU_STAGES(3, hn::ScalableTag<ONEGRU_COMPUTED>)
 ONEGRU_STAGES(4, hn::ScalableTag<ONEGRU_COMPUTED>)
@@ -298,17 +298,17 @@ ONEGRU_STAGES(4, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
 #undef ONEGRU_STAGES_OF
 #undef ONEGRU_EXTERN
 
-// Computes an Op for the active rows and this member's panels; `rows` are its inputs.
+// Computes an Op for the active rows and this member's panels; `states` are its inputs: h, or r∘h.
 template <template <class> class Stages, bool kWithPipelined, class C, class S>
-HWY_INLINE void Compute(ItemState<C, S>& s, C* rows) {
+HWY_INLINE void Compute(ItemState<C, S>\& s, C* states) {
   const RecurrentOp<Stages, C, S, kWithPipelined> op{s};
   const hn::ScalableTag<C> d;
   const bool backwards = ((s.step + s.call.sweep_parity) & 1) != 0;
-  PrepareStates(s, rows);
+  PrepareStates(s, states);
   if constexpr (kWithPipelined) {
     ForTiles<kWideAhead[op.kGates]>(d, s.geometry, 1, s.first, s.last, backwards, op);
-  } else if (s.is_few) {
-    ForFew(d, s.geometry, op);
+  } else if (s.is_single_tile) {
+    ForSingleTile(d, s.geometry, op);
   } else {
     ForTiles(d, s.geometry, s.active, s.first, s.last, backwards, op);
   }

@@ -229,9 +229,9 @@ class Solver {
     const C* const weights = matrix.numbers.data() + channel * K;
     if (spec_.rounds_inputs) {
       C total = 0;
-      for (std::size_t first = 0; first < K; first += kBlock) {
+      for (std::size_t first = 0; first < K; first += kInputsPerBlock) {
         C chains[2] = {};  // of even and of odd inputs
-        for (std::size_t k = first; k < std::min(K, first + kBlock); ++k) {
+        for (std::size_t k = first; k < std::min(K, first + kInputsPerBlock); ++k) {
           const C input = static_cast<C>(Rounded(ElementType::kBFloat16, with.numbers[k]));
           chains[k % 2] = MulAdd(input, weights[k], chains[k % 2]);
         }

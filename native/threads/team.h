@@ -25,7 +25,7 @@
 #include <cstdint>
 
 #include "native/assert.h"
-#include "native/threads/threads.h"
+#include "native/threads/threads.h"  // also MayStall and ONEGRU_COUNT, for tests
 
 namespace onegru {
 

@@ -151,7 +151,7 @@ class ForkLock {
 void LockWhileForking(system::Mutex& mutex);
 
 #if defined(ONEGRU_STALL)
-// For tests: a hook at each point where the system may suspend a helper, and counts of events.
+// For tests: MayStall is a hook at each point where the system may suspend a helper, and ONEGRU_COUNT counts an event.
 struct Events {
   std::atomic<void (*)()> stall{nullptr};
   bool wakes_all = false;  // also invite sleeping workers

@@ -1,7 +1,7 @@
 // Short calls: a few steps of a few rows on row-major weights. Included once for each SIMD target.
 //
 // The equations are those of step-inl.h. The order of sums differs from that with packed weights, and between targets,
-// and so may the last bits: see few_steps_products-inl.h. Threads share rows of matrices and rows of the batch, never a
+// and so may the last bits: see products-inl.h. Threads share rows of matrices and rows of the batch, never a
 // sum.
 
 #include <algorithm>

@@ -113,16 +113,16 @@ void Release() {
 namespace {
 
 template <bool kIsBFloat16>
-ONEGRU_TILES void MultiplyAs(const Block& b) {
-  const std::size_t sums = b.panels * b.gates, stride = b.gates * kChannels * 4;
+ONEGRU_TILES void MultiplyAs(const TileProduct& p) {
+  const std::size_t sums = p.panels * p.gates, stride = p.gates * kChannels * 4;
   const std::int8_t* weights[kTiles] = {};
   for (std::size_t i = 0; i < sums; ++i) {
-    weights[i] = b.weights + i / b.gates * b.panel_stride + i % b.gates * kChannels * 4;
+    weights[i] = p.weights + i / p.gates * p.panel_stride + i % p.gates * kChannels * 4;
   }
   // Prefetches an equal part of the next bytes with each tile of inputs.
-  const std::int8_t* next = b.next;
-  const std::int8_t* const end = next + b.next_bytes;
-  const std::size_t part = b.next_bytes / ((b.words + kInputs / 4 - 1) / (kInputs / 4)) + 63;
+  const std::int8_t* next = p.next;
+  const std::int8_t* const end = next + p.next_bytes;
+  const std::size_t part = p.next_bytes / ((p.words + kInputs / 4 - 1) / (kInputs / 4)) + 63;
   const auto fetch = [&]() ONEGRU_TILES {
     const std::int8_t* const to = end - next < static_cast<std::ptrdiff_t>(part) ? end : next + part;
     for (; next < to; next += 64) __builtin_prefetch(next, 0, 2);
@@ -139,10 +139,10 @@ ONEGRU_TILES void MultiplyAs(const Block& b) {
   _tile_zero(3);
   _tile_zero(4);
   _tile_zero(5);
-  if (b.inputs == 1) {
-    for (std::size_t k = 0; k < b.words; k += kInputs / 4) {
+  if (p.inputs == 1) {
+    for (std::size_t k = 0; k < p.words; k += kInputs / 4) {
       fetch();
-      _tile_loadd(ONEGRU_INPUT_TILE, b.input[0] + 4 * k, b.input_stride);
+      _tile_loadd(ONEGRU_INPUT_TILE, p.input[0] + 4 * k, p.input_stride);
 #define ONEGRU_SUM(i)                                                 \
   if (i < sums) {                                                     \
     _tile_loadd(ONEGRU_WEIGHT_TILE, weights[i] + k * stride, stride); \
@@ -158,11 +158,11 @@ ONEGRU_TILES void MultiplyAs(const Block& b) {
     }
   } else {
     // Forward with one tile of inputs and back with the other, so that the weights at the turn are loaded once.
-    for (std::size_t k = 0; k < b.words; k += kInputs / 4) {
+    for (std::size_t k = 0; k < p.words; k += kInputs / 4) {
       fetch();
 #define ONEGRU_LOAD(i) _tile_loadd(ONEGRU_WEIGHT_TILE, weights[i] + k * stride, stride)
 #define ONEGRU_SUM(i) ONEGRU_MULTIPLY(i)
-      _tile_loadd(ONEGRU_INPUT_TILE, b.input[0] + 4 * k, b.input_stride);
+      _tile_loadd(ONEGRU_INPUT_TILE, p.input[0] + 4 * k, p.input_stride);
       ONEGRU_LOAD(0);
       ONEGRU_SUM(0);
       if (sums > 1) {
@@ -173,7 +173,7 @@ ONEGRU_TILES void MultiplyAs(const Block& b) {
         ONEGRU_LOAD(2);
         ONEGRU_SUM(2);
       }
-      _tile_loadd(ONEGRU_INPUT_TILE, b.input[1] + 4 * k, b.input_stride);
+      _tile_loadd(ONEGRU_INPUT_TILE, p.input[1] + 4 * k, p.input_stride);
       if (sums > 2) {
         ONEGRU_SUM(5);
         ONEGRU_LOAD(1);
@@ -188,11 +188,11 @@ ONEGRU_TILES void MultiplyAs(const Block& b) {
     }
   }
 #define ONEGRU_STORE(tile, inputs, i) \
-  if (i < sums) _tile_stored(tile, b.sum[inputs] + i * kChannels, b.sum_stride);
+  if (i < sums) _tile_stored(tile, p.sum[inputs] + i * kChannels, p.sum_stride);
   ONEGRU_STORE(0, 0, 0)
   ONEGRU_STORE(1, 0, 1)
   ONEGRU_STORE(2, 0, 2)
-  if (b.inputs == 1) {
+  if (p.inputs == 1) {
     ONEGRU_STORE(3, 0, 3)
     ONEGRU_STORE(4, 0, 4)
     ONEGRU_STORE(5, 0, 5)
@@ -207,8 +207,8 @@ ONEGRU_TILES void MultiplyAs(const Block& b) {
 
 }  // namespace
 
-ONEGRU_TILES void Multiply(const Block& block) {
-  block.is_bfloat16 ? MultiplyAs<true>(block) : MultiplyAs<false>(block);
+ONEGRU_TILES void Multiply(const TileProduct& product) {
+  product.is_bfloat16 ? MultiplyAs<true>(product) : MultiplyAs<false>(product);
 }
 
 }  // namespace onegru::amx

@@ -19,7 +19,7 @@ inline constexpr std::size_t kTiles = 6;      // tiles of sums; one more is for 
 inline constexpr std::size_t kBytesReadPastPanel = (kInputs - 4) * 3 * kChannels;  // with three gates
 
 // A product of tiles of inputs with panels of gates. It has inputs · panels · gates tiles of sums, at most kTiles.
-struct Block {
+struct TileProduct {
   bool is_bfloat16;               // whether inputs and weights are bfloat16, with float32 sums
   std::size_t inputs;             // 1 or 2 tiles
   const unsigned char* input[2];  // the rows of inputs, with 128 added to int8, and zeros after the last input
@@ -39,7 +39,7 @@ struct Block {
 void Configure(std::size_t rows);
 // Computes the sums. In int8, it reads up to kInputs - 4 inputs after each panel (kBytesReadPastPanel bytes), and
 // multiplies them by the zeros of the inputs.
-void Multiply(const Block& block);
+void Multiply(const TileProduct& product);
 #if ONEGRU_AMX
 // Releases this thread's tiles, if it has any.
 void Release();

@@ -1,7 +1,7 @@
 // Products of bfloat16 inputs and weights. Sums are bitwise identical on every CPU, with AMX or multiply-adds.
 //
-// A sum adds its inputs in blocks of kBlock, with zeros after the last input. In a block, the products of even and of
-// odd inputs are two chains of fused multiply-adds in float32:
+// A sum adds its inputs in blocks of kInputsPerBlock, with zeros after the last input. In a block, the products of even
+// and of odd inputs are two chains of fused multiply-adds in float32:
 //
 //   even = fma(x[2i], w[2i], even)    odd = fma(x[2i + 1], w[2i + 1], odd)    sum = sum + (even + odd)
 //
@@ -17,6 +17,7 @@
 #include "native/kernel.h"
 #include "native/kernels/products/int8-inl.h"
 #include "native/kernels/products/product-inl.h"
+#include "native/kernels/products/tile-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_BFLOAT16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_BFLOAT16_INL_H_
@@ -33,7 +34,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Returns the part of a rounded row of K inputs that AMX reads.
 inline const unsigned char* InputsForAmx(const unsigned char* row, size_t K) {
-  return row + RoundUpTo(kBlock, K) * sizeof(float);
+  return row + RoundUpTo(kInputsPerBlock, K) * sizeof(float);
 }
 
 // Loads the first `count` elements of a vector, followed by zeros.
@@ -66,7 +67,7 @@ HWY_NOINLINE void RoundRow(const float* x, size_t K, unsigned char* row) {
     hn::StoreU(brain, d32, to + k);
     if constexpr (kHasAmx<S>) hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(brain)), d16, to_amx + k);
   };
-  const size_t whole = K / kLanes * kLanes, stored = RoundUpTo(kBlock, K);
+  const size_t whole = K / kLanes * kLanes, stored = RoundUpTo(kInputsPerBlock, K);
   for (size_t k = 0; k < whole; k += kLanes) round(hn::BitCast(d32, hn::LoadU(d, x + k)), k);
   size_t done = whole;
   if (whole != K) {
@@ -86,13 +87,12 @@ HWY_INLINE void MultiplyRounded(D d, size_t K, const float* const (&x)[kRows],
                                 const StoredBFloat16* const (&w)[kPanels], Width width, float* HWY_RESTRICT sums) {
   using V = hn::Vec<D>;
   constexpr size_t kVectors = kPanels * kGates, kLanes = hn::MaxLanes(D()), kVectorsOfTile = kRows * kVectors;
-  // Whether both chains fit into registers, as in kMaxSums. Otherwise they run one after the other, which reads the
-  // weights twice.
-  constexpr bool kTogether = 2 * kVectorsOfTile <= (HWY_TARGET == HWY_AVX3 ? 24 : 12);
+  // Whether both chains fit into registers. Otherwise they run one after the other, which reads the weights twice.
+  constexpr bool kTogether = 2 * kVectorsOfTile <= kMaxSums;
   HWY_ALIGN float evens[kTogether ? 1 : kVectorsOfTile * kLanes];
   if (HWY_UNLIKELY(K == 0)) std::memset(sums, 0, kVectorsOfTile * kLanes * sizeof(float));
-  for (size_t k = 0; k < K; k += kBlock) {
-    const size_t end = HWY_MIN(k + kBlock, K);
+  for (size_t k = 0; k < K; k += kInputsPerBlock) {
+    const size_t end = HWY_MIN(k + kInputsPerBlock, K);
     V even[kRows][kVectors], odd[kRows][kVectors];
     const auto clear = [&](V(&chains)[kRows][kVectors]) HWY_ATTR __attribute__((always_inline)) {
 #pragma GCC unroll 32

@@ -58,7 +58,7 @@ template <class S>
 inline constexpr bool kInWords = ONEGRU_WORDS && kPlanesOf<S> == 2;
 // The number of simultaneous sums of a row of inputs for each channel.
 template <class S>
-inline constexpr size_t kSumsEach = kIsInt8<S> && !kInWords<S> ? kPlanesOf<S> : 1;
+inline constexpr size_t kSumsPerGateOf = kIsInt8<S> && !kInWords<S> ? kPlanesOf<S> : 1;
 
 // Whether rows of inputs are converted to another format for their products.
 template <class S>

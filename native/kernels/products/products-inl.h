@@ -46,7 +46,7 @@ HWY_INLINE void AddProduct(const ItemState<C, S>& s, const void* matrix, size_t 
 template <class C, class S, class Tile, size_t kPanels, size_t kVectors, class Start>
 HWY_INLINE void AddWords(const ItemState<C, S>& s, const std::int8_t* const (&panels)[kPanels],
                          const size_t (&channel)[kVectors], const Channels& channels, size_t K,
-                         const unsigned char* rows, size_t first, size_t count, Tile& tile, Start&& start) {
+                         const unsigned char* inputs, size_t first, size_t count, Tile& tile, Start&& start) {
   constexpr size_t kLanes = kLanesOf<C>;
   const auto d = tile.d;
   const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
@@ -57,7 +57,7 @@ HWY_INLINE void AddWords(const ItemState<C, S>& s, const std::int8_t* const (&pa
   for (size_t part = 0; part < parts; ++part) {
 #pragma GCC unroll 16
     for (size_t r = 0; r < Tile::kRows; ++r) {
-      words[r] = rows + r * stride + kQuantizedHeader + 2 * (part * QuantizedPlane(K) + first);
+      words[r] = inputs + r * stride + kQuantizedHeader + 2 * (part * QuantizedPlane(K) + first);
 #pragma GCC unroll 16
       for (size_t v = 0; v < kVectors; ++v) {
         if (part != 0) hn::Store(hn::ConvertTo(d, sums[r][v]), d, high + (r * kVectors + v) * kLanes);
@@ -69,7 +69,7 @@ HWY_INLINE void AddWords(const ItemState<C, S>& s, const std::int8_t* const (&pa
   start();
 #pragma GCC unroll 16
   for (size_t r = 0; r < Tile::kRows; ++r) {
-    const auto row_scale = hn::Set(d, ScaleOf(rows + r * stride));
+    const auto row_scale = hn::Set(d, ScaleOf(inputs + r * stride));
 #pragma GCC unroll 16
     for (size_t v = 0; v < kVectors; ++v) {
       auto sum = hn::ConvertTo(d, sums[r][v]);
@@ -85,9 +85,9 @@ HWY_INLINE void AddWords(const ItemState<C, S>& s, const std::int8_t* const (&pa
 // group. Before that, start() sets the tile's sums, as soon as registers are free for them.
 template <class C, class S, class Tile, class Start>
 HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
-                         const unsigned char* rows, Tile& tile, size_t group, size_t groups, Start&& start) {
+                         const unsigned char* inputs, Tile& tile, size_t group, size_t groups, Start&& start) {
   constexpr size_t kPlanes = kPlanesOf<S>, kGates = Tile::kGates, kLanes = kLanesOf<C>;
-  constexpr size_t kRows = Tile::kRows * kSumsEach<S>, kVectors = Tile::kPanels * kGates;
+  constexpr size_t kRows = Tile::kRows * kSumsPerGateOf<S>, kVectors = Tile::kPanels * kGates;
   const auto d = tile.d;
   const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
   const size_t stored = RoundUpTo(kQuad, K), stride = QuantizedRow(kPlanes, K);
@@ -108,12 +108,12 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
   }
 #if ONEGRU_WORDS
   if constexpr (kInWords<S>) {
-    return AddWords(s, panels, channel, channels, K, rows + tile.row * stride, first, count, tile, start);
+    return AddWords(s, panels, channel, channels, K, inputs + tile.row * stride, first, count, tile, start);
   }
 #endif
 #pragma GCC unroll 16
   for (size_t r = 0; r < kRows; ++r) {
-    planes[r] = PlaneOf(rows + (tile.row + r / kPlanes) * stride, K, r % kPlanes) + first;
+    planes[r] = PlaneOf(inputs + (tile.row + r / kPlanes) * stride, K, r % kPlanes) + first;
 #pragma GCC unroll 16
     for (size_t v = 0; v < kVectors; ++v) {
       sums[r][v] = kInputOffset == 0 ? hn::Zero(di) : hn::LoadU(di, channels.correction + channel[v]);
@@ -136,7 +136,7 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
   start();
 #pragma GCC unroll 16
   for (size_t r = 0; r < Tile::kRows; ++r) {
-    const auto row_scale = hn::Set(d, ScaleOf(rows + (tile.row + r) * stride));
+    const auto row_scale = hn::Set(d, ScaleOf(inputs + (tile.row + r) * stride));
 #pragma GCC unroll 16
     for (size_t v = 0; v < kVectors; ++v) {
       const auto scale = hn::Mul(row_scale, hn::LoadU(d, channels.scale + channel[v]));
@@ -145,11 +145,11 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
   }
 }
 
-// Sets the tile's sums by start(), then adds the products of int8 `rows` with a packed matrix of K inputs. Between two
+// Sets the tile's sums by start(), then adds the products of int8 inputs with a packed matrix of K inputs. Between two
 // groups, the sums are in memory, because the products need the registers.
 template <class C, class S, class Tile, class Start>
 HWY_INLINE void AddInt8(ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
-                        const unsigned char* rows, Tile& tile, Start&& start) {
+                        const unsigned char* inputs, Tile& tile, Start&& start) {
   constexpr size_t kVectors = Tile::kPanels * Tile::kGates;
   static_assert(Tile::kRows * kVectors <= kMaxSums);
   using D = std::remove_const_t<decltype(tile.d)>;
@@ -157,7 +157,7 @@ HWY_INLINE void AddInt8(ItemState<C, S>& s, const void* matrix, const Channels& 
   if (HWY_UNLIKELY(groups == 0)) return start();  // no inputs
   C* stored = s.tile_sums;
   for (size_t group = 0;;) {
-    AddGroup(s, matrix, channels, K, rows, tile, group, groups, [&]() HWY_ATTR {
+    AddGroup(s, matrix, channels, K, inputs, tile, group, groups, [&]() HWY_ATTR {
       if (HWY_LIKELY(group == 0)) return start();
 #pragma GCC unroll 32
       for (size_t i = 0; i < Tile::kRows * kVectors; ++i) {
@@ -175,7 +175,7 @@ HWY_INLINE void AddInt8(ItemState<C, S>& s, const void* matrix, const Channels& 
 
 // Sets the tile's sums by start(), then adds the products of rounded rows with a packed matrix of K inputs.
 template <class C, class S, class Tile, class Start>
-HWY_INLINE void AddRounded(ItemState<C, S>& s, const void* matrix, size_t K, const unsigned char* rows, Tile& tile,
+HWY_INLINE void AddRounded(ItemState<C, S>& s, const void* matrix, size_t K, const unsigned char* inputs, Tile& tile,
                            Start&& start) {
   constexpr size_t kGates = Tile::kGates, kVectors = Tile::kPanels * kGates;
   using D = std::remove_const_t<decltype(tile.d)>;
@@ -188,11 +188,11 @@ HWY_INLINE void AddRounded(ItemState<C, S>& s, const void* matrix, size_t K, con
     sums = reinterpret_cast<const C*>(s.amx_sums.from) + (tile.row - s.amx_sums.row) * pitch +
            (tile.panel - s.amx_sums.panel) * kGates * kLanesOf<C>;
   } else {
-    const size_t stored = RoundUpTo(kBlock, K), stride = RoundedRow(K);
+    const size_t stored = RoundUpTo(kInputsPerBlock, K), stride = RoundedRow(K);
     const C* x[Tile::kRows];
     const StoredBFloat16* panels[Tile::kPanels];
 #pragma GCC unroll 16
-    for (size_t r = 0; r < Tile::kRows; ++r) x[r] = reinterpret_cast<const C*>(rows + (tile.row + r) * stride);
+    for (size_t r = 0; r < Tile::kRows; ++r) x[r] = reinterpret_cast<const C*>(inputs + (tile.row + r) * stride);
 #pragma GCC unroll 16
     for (size_t p = 0; p < Tile::kPanels; ++p) {
       panels[p] = static_cast<const StoredBFloat16*>(matrix) + s.geometry.offset(tile.panel + p, stored, kGates);
@@ -212,11 +212,11 @@ HWY_INLINE void AddRounded(ItemState<C, S>& s, const void* matrix, size_t K, con
 // AddInt8 or AddRounded, depending on the conversion of the rows.
 template <class C, class S, class Tile, class Start>
 HWY_INLINE void AddConverted(ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
-                             const unsigned char* rows, Tile& tile, Start&& start) {
+                             const unsigned char* inputs, Tile& tile, Start&& start) {
   if constexpr (kIsInt8<S>) {
-    AddInt8(s, matrix, channels, K, rows, tile, start);
+    AddInt8(s, matrix, channels, K, inputs, tile, start);
   } else {
-    AddRounded(s, matrix, K, rows, tile, start);
+    AddRounded(s, matrix, K, inputs, tile, start);
   }
 }
 

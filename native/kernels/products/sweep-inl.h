@@ -27,8 +27,8 @@ HWY_INLINE void BeginPanel(const Op& op, D d, size_t rows, size_t panel, Width w
 template <size_t kMin, size_t kPanels = 1, class Op, class D, class Width>
 HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first_row = 0) {
   constexpr size_t kFit = kMaxSums / (kPanels * Op::kGates);
-  constexpr size_t kMax = HWY_MAX(HWY_MIN(MaxTileRowsOfSweep(Op::kGates), kFit) / Op::kSums, 1);
-  static_assert(kMin <= FewestRowsOfNext<kMax>(kMin <= 2 ? kMin : kMaxRowsOfOneTile / Op::kSums + 1));
+  constexpr size_t kMax = HWY_MAX(HWY_MIN(MaxTileRowsOfSweep(Op::kGates), kFit) / Op::kSumsPerGate, 1);
+  static_assert(kMin <= FewestRowsOfNext<kMax>(kMin <= 2 ? kMin : kMaxRowsOfOneTile / Op::kSumsPerGate + 1));
   BeginPanel(op, d, rows, panel, width);
   for (size_t row = first_row; row < rows;) {
     const size_t count = RowsOfNext<kMax>(rows - row);
@@ -78,7 +78,7 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
 // panels. With two gates, 7 rows would be tiles of 4 and 3. Pairs of bfloat16 gain nothing.
 template <class S>
 constexpr size_t RowsForPanelPairs(size_t gates) {
-  if (kLargeTiles || kFewTiles || kConvertsInputs<S> || std::is_same_v<S, StoredBFloat16>) return 0;
+  if (kLargeTiles || kFewTileShapes || kConvertsInputs<S> || std::is_same_v<S, StoredBFloat16>) return 0;
   return gates == 3 ? 5 : gates == 2 ? 7 : 0;
 }
 
@@ -110,9 +110,9 @@ template <class D, class Op, class PollCancel>
 HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                            PollCancel&& poll, const Op& op) {
   using S = typename std::remove_reference_t<decltype(op.s)>::Stored;
-  constexpr size_t kPlanes = Op::kSums, kGates = Op::kGates;
+  constexpr size_t kPlanes = Op::kSumsPerGate, kGates = Op::kGates;
   const auto [matrix, K, inputs] = op.Product();
-  const size_t stored = RoundUpTo(kIsInt8<S> ? kQuad : kBlock, K);
+  const size_t stored = RoundUpTo(kIsInt8<S> ? kQuad : kInputsPerBlock, K);
   const size_t stride = kIsInt8<S> ? QuantizedRow(kPlanes, K) : RoundedRow(K);
   const auto inputs_of = [&](const unsigned char* row, size_t plane) {
     return kIsInt8<S> ? PlaneOf(row, K, plane) : InputsForAmx(row, K);
@@ -132,30 +132,30 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
       const size_t begin = HWY_MIN(row, rows - tile_rows), end = HWY_MIN(row + rows_at_once, rows);
       const size_t pitch = count * kGates * amx::kChannels;
       const unsigned char* const from = inputs + begin * stride;
-      amx::Block block{};
-      block.input_stride = stride;
-      block.sum_stride = kPlanes * pitch * sizeof(std::int32_t);
-      block.weights = static_cast<const std::int8_t*>(matrix) + geometry.offset(panel, stored, kGates) * sizeof(S);
-      block.panels = count;
-      block.panel_stride = geometry.offset(1, stored, kGates) * sizeof(S);
-      block.gates = kGates;
-      block.is_bfloat16 = kIsRounded<S>;
-      block.words = stored * sizeof(S) / 4;
+      amx::TileProduct product{};
+      product.input_stride = stride;
+      product.sum_stride = kPlanes * pitch * sizeof(std::int32_t);
+      product.weights = static_cast<const std::int8_t*>(matrix) + geometry.offset(panel, stored, kGates) * sizeof(S);
+      product.panels = count;
+      product.panel_stride = geometry.offset(1, stored, kGates) * sizeof(S);
+      product.gates = kGates;
+      product.is_bfloat16 = kIsRounded<S>;
+      product.words = stored * sizeof(S) / 4;
       if (is_large && sweeps > 1) {
         // Prefetches a part of the next panels in each sweep over these.
-        const size_t bytes = HWY_MIN(panels, last - first - i - count) * block.panel_stride;
+        const size_t bytes = HWY_MIN(panels, last - first - i - count) * product.panel_stride;
         const size_t share = (bytes / sweeps + 63) / 64 * 64, begun = HWY_MIN(row / rows_at_once * share, bytes);
-        block.next = (backwards ? block.weights - bytes : block.weights + count * block.panel_stride) + begun;
-        block.next_bytes = HWY_MIN(share, bytes - begun);
+        product.next = (backwards ? product.weights - bytes : product.weights + count * product.panel_stride) + begun;
+        product.next_bytes = HWY_MIN(share, bytes - begun);
       }
       // The second tile: the other plane, or the rows after those of the first.
       const size_t second = kPlanes == 2 ? 0 : end - begin - tile_rows;
-      block.inputs = kPlanes == 2 || second != 0 ? 2 : 1;
-      block.input[0] = inputs_of(from, 0);
-      block.input[1] = inputs_of(from + second * stride, kPlanes - 1);
-      block.sum[0] = op.s.sums;
-      block.sum[1] = op.s.sums + (kPlanes == 2 ? pitch : second * pitch);
-      amx::Multiply(block);
+      product.inputs = kPlanes == 2 || second != 0 ? 2 : 1;
+      product.input[0] = inputs_of(from, 0);
+      product.input[1] = inputs_of(from + second * stride, kPlanes - 1);
+      product.sum[0] = op.s.sums;
+      product.sum[1] = op.s.sums + (kPlanes == 2 ? pitch : second * pitch);
+      amx::Multiply(product);
       op.s.amx_sums = {op.s.sums, begin, panel, pitch};
       for (size_t p = 0; p < count; ++p) SweepRows<1>(op, d, end, panel + p, FullWidth<D>(), row);
     }
@@ -175,7 +175,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
   // The fewest rows of a tile in a sweep, if the rows exceed one tile, and if there are at least two.
-  constexpr size_t kMinRowsOfSweep = HWY_MAX(MaxTileRowsOfSweep(Op::kGates) / Op::kSums / 2, 1);
+  constexpr size_t kMinRowsOfSweep = HWY_MAX(MaxTileRowsOfSweep(Op::kGates) / Op::kSumsPerGate / 2, 1);
   constexpr size_t kMinRowsOfSeveral = HWY_MIN(2, kMinRowsOfSweep);
   const bool is_long = op.s.IsLong(rows * (last - first));
   const auto poll = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.s.PollCancel(rows * panels); };
@@ -204,9 +204,9 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     SweepPanels<1, kPanelsForOneRow>(op, d, first, full, backwards, poll);
   } else if (by_amx()) {
     // done
-  } else if (rows <= kMaxRowsOfOneTile / Op::kSums) {
-    WithRows<1, kMaxRowsOfOneTile / Op::kSums>(rows, [&](auto n) HWY_ATTR {
-      SweepPanels<n, PanelsOfOneTile(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, poll);
+  } else if (rows <= kMaxRowsOfOneTile / Op::kSumsPerGate) {
+    WithRows<1, kMaxRowsOfOneTile / Op::kSumsPerGate>(rows, [&](auto n) HWY_ATTR {
+      SweepPanels<n, PanelsOfOneTile(Op::kGates, n * Op::kSumsPerGate)>(op, d, first, full, backwards, poll);
     });
   } else if (Op::kRowsForPanelPairs != 0 && rows == Op::kRowsForPanelPairs) {
     if constexpr (Op::kRowsForPanelPairs != 0)
@@ -214,7 +214,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   } else {
     constexpr size_t kMin = kMinRowsOfSweep, kPanels = TilePanelsOfSweep(Op::kGates);
     // Three panels instead of two and one, whose few sums would not hide the latency of multiply-adds.
-    constexpr bool kTakesThree = kPanels == 2 && !kLargeTiles && !kFewTiles;
+    constexpr bool kTakesThree = kPanels == 2 && !kLargeTiles && !kFewTileShapes;
     const bool takes_three = kTakesThree && full - first >= 3 && (full - first) % 2 == 1;
     const size_t in_tiles = (full - first - (takes_three ? 3 : 0)) / kPanels * kPanels;
     const auto single = [&]() HWY_ATTR {
@@ -235,14 +235,14 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   if (!backwards) narrow();
 }
 
-// The most panels for ForFew.
-inline constexpr size_t kFewPanels = kLargeTiles || kFewTiles ? 2 : 4;
+// The most panels for ForSingleTile.
+inline constexpr size_t kMaxPanelsOfSingleTile = kLargeTiles || kFewTileShapes ? 2 : 4;
 // Up to this many inputs, a single panel's products with x fit into the latency of a step's activations.
 inline constexpr size_t kMaxInputsByStep = 20;
 
 // ForTiles for one row and few panels.
 template <class D, class Op>
-HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
+HWY_INLINE void ForSingleTile(D d, const Geometry& geometry, const Op& op) {
   [[maybe_unused]] constexpr size_t kLanes = hn::MaxLanes(D());
   const size_t panels = geometry.panels();
   const size_t width = geometry.width(panels - 1);
@@ -251,7 +251,7 @@ HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
   }
   if (panels == 1) return ComputeRow(op, d, 0, width);
   if (panels == 2) return ComputeTile<1, 2>(op, d, 0, 0, width);
-  if constexpr (kFewPanels > 2) {
+  if constexpr (kMaxPanelsOfSingleTile > 2) {
     if (panels == 3) return ComputeTile<1, 3>(op, d, 0, 0, width);
     ComputeTile<1, 4>(op, d, 0, 0, width);
   }

@@ -1,4 +1,4 @@
-// Tiles: blocks of rows and panels whose sums fit into registers.
+// Tiles: products of several rows with several panels, whose sums fit into registers.
 
 #include <type_traits>
 
@@ -68,7 +68,7 @@ struct Tile {
 
 // The rows [kFrom, kTo) of a tile.
 template <class Tile, size_t kFrom, size_t kTo>
-struct RowsOfTile {
+struct PartOfTile {
   Tile& tile;
 
   template <class F>
@@ -89,16 +89,16 @@ inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 inline constexpr size_t kMaxSums = kLargeTiles ? 24 : 12;
 
 // Whether there are few tile shapes: on targets for CPUs from before 2008, and where the code must be small.
-#undef ONEGRU_FEW_TILES
+#undef ONEGRU_FEW_TILE_SHAPES
 #if defined(ONEGRU_SMALL) || (!defined(ONEGRU_LARGE_TILES) && (HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE2))
-#define ONEGRU_FEW_TILES 1
-inline constexpr bool kFewTiles = true;
+#define ONEGRU_FEW_TILE_SHAPES 1
+inline constexpr bool kFewTileShapes = true;
 #else
-inline constexpr bool kFewTiles = false;
+inline constexpr bool kFewTileShapes = false;
 #endif
 
-// With up to this many rows, all rows form one tile. int8 with two planes has two sums per row, so half as many.
-inline constexpr size_t kMaxRowsOfOneTile = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
+// With up to this many rows, all rows form one tile. With several sums per gate, as int8 has, it is fewer rows.
+inline constexpr size_t kMaxRowsOfOneTile = kLargeTiles ? 8 : kFewTileShapes ? 2 : 4;
 
 // A sweep computes one or a few panels for all rows, tile by tile. It is used if the rows exceed one tile, and for the
 // last panel of two or more rows if that panel is narrower than a vector. These are the most rows of its tiles, and the
@@ -106,7 +106,7 @@ inline constexpr size_t kMaxRowsOfOneTile = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
 // On AVX2, twelve leave room for weights in 16 registers, and six rows of two vectors read fewer weights than four of
 // three.
 constexpr size_t MaxTileRowsOfSweep(size_t gates) {
-  return !kLargeTiles && !kFewTiles && gates < 3 ? 6 : kMaxRowsOfOneTile;
+  return !kLargeTiles && !kFewTileShapes && gates < 3 ? 6 : kMaxRowsOfOneTile;
 }
 constexpr size_t TilePanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
 
@@ -131,7 +131,8 @@ constexpr size_t FewestRowsOfNext(size_t rows) {
 }
 
 // Returns the number of adjacent panels in a tile that has all rows: enough sums to hide the latency of a multiply-add,
-// but no more than there are registers. sums: rows times Op::kSums. All storage types and the gradients use it.
+// but no more than there are registers. sums: the rows times kSumsPerGate of the Op. All storage types and the
+// gradients use it.
 //
 // Measured on AVX-512, for one row. With 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds
 // begin in a cycle (Zen 5). 4 cost 15 % more than 1 at H = 64 (Zen 4). With 2 gates, 4 panels are 2 to 5 % slower in
@@ -158,11 +159,17 @@ HWY_INLINE void WithRows(size_t rows, F&& f) {
   f(std::integral_constant<size_t, kMin>());
 }
 
-// An Op describes one fused operation on tiles. Sum(tile) is the matrix product, with kSums sums for each channel and
-// row, and kGates vectors of channels for each panel. kRowsForPanelPairs: see RowsForPanelPairs. Gates(rows) and
-// Finish(rows) of its Stages() are the epilogue. kOutlineEpilogue is true if the epilogue is most of its code. `s` has
-// IsLong and PollCancel, and tile_sums if kOutlineEpilogue. Begin(d, rows, panel, width), if it exists, runs before the
-// tiles of a panel if the rows do not fit in one tile. Product(), if it exists, has the operands for AMX.
+// An Op is one fused operation on tiles. It has these members:
+//
+//   kGates              vectors of channels for each panel
+//   kSumsPerGate        sums of a row for each of these vectors
+//   kRowsForPanelPairs  see RowsForPanelPairs
+//   kOutlineEpilogue    whether the epilogue is most of its code
+//   s                   the state, with IsLong, PollCancel and, if kOutlineEpilogue, tile_sums
+//   Sum(tile)           computes the matrix product
+//   Stages()            whose Gates(part) and Finish(part) are the epilogue
+//   Begin(d, rows, panel, width)  optional; runs before the tiles of a panel if the rows do not fit in one tile
+//   Product()                     optional; returns the operands for AMX
 //
 // Each loop of a stage does one operation for all vectors before the next operation: an activation is a long dependency
 // chain, and the CPU overlaps two chains only if they are close together.
@@ -173,9 +180,9 @@ HWY_INLINE void RunEpilogue(const Op& op, Tile& tile) {
   if constexpr (kFrom < Tile::kRows) {
     constexpr size_t kParts = (Tile::kRows + 3) / 4, kEach = (Tile::kRows + kParts - 1) / kParts;
     constexpr size_t kTo = HWY_MIN(kFrom + kEach, Tile::kRows);
-    const RowsOfTile<Tile, kFrom, kTo> rows{tile};
-    op.Stages().Gates(rows);
-    op.Stages().Finish(rows);
+    const PartOfTile<Tile, kFrom, kTo> part{tile};
+    op.Stages().Gates(part);
+    op.Stages().Finish(part);
     RunEpilogue<kTo>(op, tile);
   }
 }
@@ -201,9 +208,9 @@ HWY_NOINLINE void RunStoredPart(Stages stages, D d, const hn::TFromD<D>* sums, s
       tile.sums[r][g] = hn::Load(d, sums + (r * stride + g) * kLanes);
     }
   }
-  const RowsOfTile<decltype(tile), 0, kRows> rows{tile};
-  stages.Gates(rows);
-  stages.Finish(rows);
+  const PartOfTile<decltype(tile), 0, kRows> part{tile};
+  stages.Gates(part);
+  stages.Finish(part);
 }
 
 // The epilogue of a whole tile: two to four rows of a panel at a time, with vectors that may be shorter than the sums.

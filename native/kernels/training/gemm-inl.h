@@ -26,7 +26,7 @@ struct Uninterrupted {
 // Multiplies rows by a packed matrix of K inputs, with a sum for each of kGates gates, and adds a bias or the output.
 template <class C, size_t kGates_>
 struct Gemm {
-  static constexpr size_t kGates = kGates_, kSums = 1;
+  static constexpr size_t kGates = kGates_, kSumsPerGate = 1;
   static constexpr size_t kRowsForPanelPairs = RowsForPanelPairs<C>(kGates);
   static constexpr bool kOutlineEpilogue = false;
   struct Gate {

@@ -13,10 +13,13 @@ from openvino import opset1, opset8
 from openvino import opset13 as ops
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
 from onegru.formats.opened import open_model
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import AttributeParser
 from onegru.formats.openvino.flow import IrReader
+from onegru.formats.openvino.kinds import UNARY, layer_of
 from onegru.formats.openvino.states import ir_of
 from onegru.formats.openvino.xml import parse_net
 from tests.support.decomposed.ir import constant, scalar
@@ -120,6 +123,20 @@ def test_constants_fold_to_what_openvino_computes(tmp_path: Path, name: str) -> 
     assert found is not None, kind
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", UNARY)
+def test_layers_are_written_in_an_opset_that_has_them(tmp_path: Path, kind: str) -> None:
+    flow = Flow([Op(kind, ("x",), ("y",))], ["x"], ["y"], {})
+    layer = layer_of(flow, flow.ops[0])
+    x = ops.parameter([2], bool if kind == "Not" else np.float32, name="x")
+    path = tmp_path / "model.xml"
+    node = ops.logical_not(x) if kind == "Not" else ops.abs(x)
+    openvino.serialize(openvino.Model([ops.result(node)], [x], "test"), path)
+    old = f'type="{node.get_type_name()}" version="opset1"'
+    path.write_text(path.read_text().replace(old, f'type="{layer.type}" version="{layer.version}"'))
+    types = {op.get_type_name().lower() for op in openvino.Core().read_model(path).get_ops()}
+    assert layer.type.lower() in types  # OpenVINO calls ReLU Relu
 
 
 def test_what_is_not_known_is_left_unchanged(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ UNARY = {
     **{name: name for name in ("Exp", "Log", "Abs", "Sqrt")},
     **{kind: layer for layer, kind in onnx_names_in("OpenVINO").items()},
 }
+# The opsets that introduced layers of UNARY, where it is not opset1.
+_FIRST_OPSETS = {"SoftPlus": "opset4", "SoftSign": "opset9"}
 #: Further operators with one input, which are read but not written.
 MORE_UNARY = {
     **{"Ceil": "Ceiling", "HardSwish": "HSwish"},
@@ -99,7 +101,7 @@ def _binary(kind: str) -> ReadingRule:
 
 for _kind, _layer in UNARY.items():
     reads(_layer)(_same(_kind))
-    writes(_kind)(_plain(_layer, "opset4" if _kind == "Softplus" else "opset1"))
+    writes(_kind)(_plain(_layer, _FIRST_OPSETS.get(_layer, "opset1")))
 for _kind, _layer in MORE_UNARY.items():
     reads(_layer)(_same(_kind))
 for _kind, _layer in _BINARY.items():  # Divide, Power, Maximum and Minimum have their own rules for reading
