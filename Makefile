@@ -145,8 +145,8 @@ endef
 SAME_PROBLEMS := 300
 ARM64 := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
 
-check-native: $(VENV)/.build | build  ## Test the kernels: tests by the compiler of your choice: CXX=clang++-14
-	$(call check,by-$(notdir $(CXX)),-O2,-DCMAKE_CXX_COMPILER=$(CXX))
+check-native: $(VENV)/.build | build  ## Test the kernels: tests; CXX=clang++-14, TARGET=AVX2
+	$(call check,by-$(notdir $(CXX)),-O2,-DCMAKE_CXX_COMPILER=$(CXX) -DONEGRU_TARGETS=$(or $(TARGET),all))
 	@build/by-$(notdir $(CXX))/onegru_check $(SAME_PROBLEMS)
 
 tiles: $(VENV)/.build | build  ## Test the kernels: tests with AVX-512's tile shapes on every target

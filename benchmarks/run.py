@@ -168,7 +168,10 @@ def main() -> None:
                 measure_drawn(record, threads, wanted or ["onegru", AGAINST], options)
         if part == "drawn":
             measure_rows(record, options)
-    write_report(read_machines(sorted(options.out.glob("*.json"))), options.out)
+    if options.only:
+        print(f"The measurements are in {options.out}; a report needs all cases.")
+    else:
+        write_report(read_machines(sorted(options.out.glob("*.json"))), options.out)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 
 import onegru
 from onegru import Activation, FormatError, Spec, SpecError
-from onegru.core.activations import ACTIVATIONS
+from onegru.core.activations import ACTIVATIONS, onnx_names_in
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.spec import DIRECTIONS, Weights, reversed_directions
 from onegru.models.layer_files.convert import convert_layers
@@ -99,7 +99,7 @@ def in_modules(spec: Spec) -> bool:
 
 
 def in_keras(spec: Spec) -> bool:
-    known = {Activation(name) for name in ("Sigmoid", "Tanh", "Relu", "Softplus", "Softsign")}
+    known = {Activation(name) for name in onnx_names_in("Keras").values()}
     known |= {Activation("Affine", 1.0, 0.0)}
     open_alpha = {"Elu", "LeakyRelu"}
     fits = all(f in known or f.name in open_alpha for pair in spec.activations for f in pair)

@@ -173,7 +173,7 @@ BROKEN: dict[str, Any] = {
     "a size": codes('{"input_size": 3, "resets_to_initial": false}'),
     "an unknown function": codes(
         '{"direction": "forward", "linear_before_reset": true, "clip": null, "attention": false, '
-        '"activations": [[["Mish", null, null], ["Tanh", null, null]]], "resets_to_initial": false}'
+        '"activations": [[["Newest", null, null], ["Tanh", null, null]]], "resets_to_initial": false}'
     ),
     "integers": torch.zeros(4, dtype=torch.uint8),
 }
