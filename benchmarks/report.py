@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from benchmarks.harness.turns import ROOT
 from benchmarks.page.figures import Parts, drawn_ratios, drawn_threads, of_kind
 from benchmarks.page.machines import (
     FOLDER,
@@ -31,7 +32,6 @@ from benchmarks.page.story import rows_of, story
 from benchmarks.page.tables import busy, drawn, paced, rows, table, targets, ways, whole
 from benchmarks.page.targets import verdicts
 from benchmarks.scoring import scored
-from benchmarks.turns import ROOT
 
 __all__ = ["write_report"]
 

@@ -16,20 +16,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.busy import measure_busy
-from benchmarks.drawn import AGAINST, measure_drawn, measure_rows
-from benchmarks.limits import cache_shares, least_seconds
+from benchmarks.harness.limits import cache_shares, least_seconds
+from benchmarks.harness.peers import PEERS, version
+from benchmarks.harness.processors import microarchitecture
+from benchmarks.harness.record import Record
+from benchmarks.harness.turns import ROOT, Worker, exact_results, shown, take_turns, working
 from benchmarks.models.cases import CASES, Case
-from benchmarks.paced import measure_paced
 from benchmarks.page.figures import OTHERS, mean_of, way_ratios, way_words
 from benchmarks.page.machines import read_machines
-from benchmarks.peers import PEERS, version
-from benchmarks.processors import microarchitecture
-from benchmarks.record import Record
+from benchmarks.parts.busy import measure_busy
+from benchmarks.parts.drawn import AGAINST, measure_drawn, measure_rows
+from benchmarks.parts.paced import measure_paced
+from benchmarks.parts.ways import measure_ways
+from benchmarks.parts.whole import WHOLE, WHOLE_CASES, exact
 from benchmarks.report import write_report
-from benchmarks.turns import ROOT, Worker, exact_results, shown, take_turns, working
-from benchmarks.ways import measure_ways
-from benchmarks.whole import WHOLE, WHOLE_CASES, exact
 
 #: Whether OpenVINO's default precision is bfloat16.
 HAS_AMX = "amx_bf16" in Path("/proc/cpuinfo").read_text()

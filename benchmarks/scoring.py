@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 import onegru
+from benchmarks.harness.peers import version
+from benchmarks.harness.record import Record
+from benchmarks.harness.turns import ROOT, TOLERANCE
 from benchmarks.models.cases import Array
 from benchmarks.page.figures import Entry, Parts, of_kind
-from benchmarks.peers import version
-from benchmarks.record import Record
-from benchmarks.turns import ROOT, TOLERANCE
 
 __all__ = ["SCORING_TARGETS", "scored", "scored_figures"]
 

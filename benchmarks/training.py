@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 import onegru
 import onegru.torch
-from benchmarks import programs
+from benchmarks.harness import programs
+from benchmarks.harness.processors import microarchitecture
 from benchmarks.page.pictures import draw_page
-from benchmarks.processors import microarchitecture
 
 PAGE = Path(__file__).with_name("results") / "training.md"
 

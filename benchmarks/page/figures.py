@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.busy import CONTENDERS, SPINNING
-from benchmarks.drawn import AGAINST
-from benchmarks.limits import least_seconds
+from benchmarks.harness.limits import least_seconds
 from benchmarks.models.cases import Case
-from benchmarks.ways import WAYS
+from benchmarks.parts.busy import CONTENDERS, SPINNING
+from benchmarks.parts.drawn import AGAINST
+from benchmarks.parts.ways import WAYS
 
 __all__ = [
     "IN_BFLOAT16",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.busy import CONTENDERS
-from benchmarks.drawn import AGAINST, ROWS_STEPS
+from benchmarks.harness.turns import AGAIN
 from benchmarks.models.cases import MOST_FLOPS, SIZES
 from benchmarks.page.figures import (
     IN_BFLOAT16,
@@ -29,7 +28,8 @@ from benchmarks.page.figures import (
     whole_words,
 )
 from benchmarks.page.targets import BUSY_TARGET, FALL_TARGET, LOWEST, verdicts
-from benchmarks.turns import AGAIN
+from benchmarks.parts.busy import CONTENDERS
+from benchmarks.parts.drawn import AGAINST, ROWS_STEPS
 
 __all__ = ["busy", "drawn", "paced", "rows", "table", "targets", "ways", "whole"]
 

@@ -6,11 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from benchmarks.busy import LOOPS
-from benchmarks.drawn import AGAINST
 from benchmarks.models.cases import Case, Shape
 from benchmarks.models.decomposed import FUSED_TARGETS
-from benchmarks.paced import PAUSES
 from benchmarks.page.figures import (
     OTHERS,
     Entry,
@@ -31,6 +28,9 @@ from benchmarks.page.figures import (
     whole_times,
     whole_words,
 )
+from benchmarks.parts.busy import LOOPS
+from benchmarks.parts.drawn import AGAINST
+from benchmarks.parts.paced import PAUSES
 from benchmarks.scoring import SCORING_TARGETS, scored_figures
 
 __all__ = [

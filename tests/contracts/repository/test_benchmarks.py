@@ -14,18 +14,18 @@ import onnx
 import pytest
 
 import onegru
-from benchmarks.limits import cache_shares, least_seconds
+from benchmarks.harness.limits import cache_shares, least_seconds
+from benchmarks.harness.record import Record
 from benchmarks.models import ways
 from benchmarks.models.cases import CASES, MOST_FLOPS, SIZES, Case, Shape, draw_cases
-from benchmarks.paced import PAUSES, measure_paced
 from benchmarks.page.figures import busy_ratio, drawn_ratios, falls
 from benchmarks.page.machines import FOLDER, labels, read_machines, write_machines
 from benchmarks.page.story import story
 from benchmarks.page.targets import LIMITS as SHARES
 from benchmarks.page.targets import verdicts
-from benchmarks.record import Record
+from benchmarks.parts.paced import PAUSES, measure_paced
+from benchmarks.parts.ways import measure_ways
 from benchmarks.report import write_report
-from benchmarks.ways import measure_ways
 from tests.support.machine.repository import ROOT
 from tests.support.models.runtimes import onnxruntime_results, openvino_results
 

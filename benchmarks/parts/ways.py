@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping
 
+from benchmarks.harness.record import Record
+from benchmarks.harness.turns import Worker, compare, shown, working
 from benchmarks.models.ways import Way, draw_way
-from benchmarks.record import Record
-from benchmarks.turns import Worker, compare, shown, working
 
 __all__ = ["WAYS", "measure_ways"]
 

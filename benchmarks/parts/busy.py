@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.harness.record import Record
+from benchmarks.harness.turns import Worker, exact_results, prepare, settle, working
 from benchmarks.models.cases import Case, Shape
-from benchmarks.record import Record
-from benchmarks.turns import Worker, exact_results, prepare, settle, working
 
 __all__ = ["CONTENDERS", "SPINNING", "measure_busy"]
 

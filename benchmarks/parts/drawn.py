@@ -7,10 +7,10 @@ import statistics
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 
-from benchmarks.limits import least_seconds
+from benchmarks.harness.limits import least_seconds
+from benchmarks.harness.record import Record
+from benchmarks.harness.turns import Worker, compare, exact_results, shown, working
 from benchmarks.models.cases import Case, Shape, draw_cases
-from benchmarks.record import Record
-from benchmarks.turns import Worker, compare, exact_results, shown, working
 
 __all__ = ["AGAINST", "measure_drawn", "measure_rows"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.limits import limits
+from benchmarks.harness.limits import limits
 
 __all__ = ["Record"]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.harness.record import Record
+from benchmarks.harness.turns import Worker, exact_results, prepare, settle, shown, working
 from benchmarks.models.cases import Case, Shape
-from benchmarks.record import Record
-from benchmarks.turns import Worker, exact_results, prepare, settle, shown, working
 
 __all__ = ["PAUSES", "measure_paced"]
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import onegru
+from benchmarks.harness.peers import Prepared
 from benchmarks.models.decomposed import DECOMPOSED
 from benchmarks.models.real import REAL, Array, RealModel, draw_frames, exported, exported_ir
 from benchmarks.models.ways import Way
-from benchmarks.peers import Prepared
 
 __all__ = ["WHOLE", "WHOLE_CASES", "WholeCase", "exact", "whole_case"]
 
-FOLDER = Path(__file__).parent.parent / "build" / "benchmarks" / "models"
+FOLDER = Path(__file__).resolve().parents[2] / "build" / "benchmarks" / "models"
 OPENINGS = 3
 
 

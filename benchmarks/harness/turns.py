@@ -34,7 +34,7 @@ __all__ = [
     "working",
 ]
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 AGAIN = 1.05  # a ratio below this is measured again, longer, before it counts
 SETTLE = 0.02  # seconds without CPU use before the next contender is timed
 LONGEST_SETTLE = 2.0
@@ -65,7 +65,7 @@ class Worker:
                 environment[variable] = str(threads)
         where = "pinned" if pinned else "free"
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "benchmarks.worker", name, str(threads), where],
+            [sys.executable, "-W", "ignore", "-m", "benchmarks.harness.worker", name, str(threads), where],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

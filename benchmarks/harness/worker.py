@@ -1,6 +1,6 @@
 """One contender in a separate process, so that no other's spinning threads use its cores:
 
-python -m benchmarks.worker PEER THREADS pinned|free. Reads lines of JSON, {"do": "prepare" | "time" |
+python -m benchmarks.harness.worker PEER THREADS pinned|free. Reads lines of JSON, {"do": "prepare" | "time" |
 "window", …}, and answers each with one line.
 """
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.harness.peers import PEERS, Call, Prepared, pin, spinning_session
+from benchmarks.harness.turns import cpu_seconds
 from benchmarks.models.cases import Case, draw
-from benchmarks.peers import PEERS, Call, Prepared, pin, spinning_session
-from benchmarks.turns import cpu_seconds
-from benchmarks.whole import WHOLE, whole_case
+from benchmarks.parts.whole import WHOLE, whole_case
 
 WARM = 0.25  # of a window, before calls count
 SPINNING = 0.2  # seconds; for about 50 ms after a session is made, its threads slow down all others
