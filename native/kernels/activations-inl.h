@@ -31,7 +31,7 @@ struct ExpConstants<float> {
   static constexpr float kLn2Hi = 0.693359375f;  // few bits: n * kLn2Hi is exact
   static constexpr float kLn2Lo = -2.12194440054690583e-4f;
   static constexpr float kMagic = 0x1.8p23f;   // adding it rounds to an integer
-  static constexpr float kSmallest = -104.0f;  // below: rounds to zero
+  static constexpr float kSmallest = -104.0f;  // below: e^x rounds to zero
   static constexpr float kUnshift = 0x1p-64f;
   static constexpr int kShiftExponent = 64;
   static constexpr int kMantissa = 23;

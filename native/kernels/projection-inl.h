@@ -128,6 +128,9 @@ struct JointOp {
   }
 };
 
+// The most rows of a tile of ProjectJoint.
+inline constexpr size_t kMaxRowsOfJointTile = kLargeTiles ? 8 : kMediumTiles ? 6 : 2;
+
 template <size_t kVectors, class C, class S>
 void ProjectJoint(ItemState<C, S>& s, size_t rows) {
   const size_t panel = s.last - 1, width = s.geometry.width(panel);
@@ -136,7 +139,8 @@ void ProjectJoint(ItemState<C, S>& s, size_t rows) {
     bias[i] = static_cast<const C*>(s.weights.bx)[panel * 3 * kLanesOf<C> + i / width * kLanesOf<C> + i % width];
   }
   // There are only three tile shapes, so the last tile may compute some rows twice.
-  constexpr size_t kMost = HWY_MIN(MaxTileRowsOfSweep(kVectors), kMaxSums / kVectors), kSome = HWY_MIN(4, kMost);
+  constexpr size_t kMost = kMaxRowsOfJointTile, kSome = HWY_MIN(4, kMost);
+  static_assert(kMost * kVectors <= kMaxSums);
   for (size_t row = 0, count; row < rows; row += count) {
     const size_t left = rows - row;
     count = left > kSome && rows >= kMost ? kMost : left > 2 && rows >= kSome ? kSome : 2;
@@ -319,7 +323,7 @@ HWY_INLINE auto Xp(const StepState<C>& s, const At& at, size_t gate) {
 
 // Prepares the rows of h, or of r∘h, for the products with R.
 template <class C, class S>
-HWY_INLINE void PrepareStates(ItemState<C, S>\& s, C* states) {
+HWY_INLINE void PrepareStates(ItemState<C, S>& s, C* states) {
   for (size_t slot = 0; slot < s.active; ++slot) {
     C* const row = states + slot * s.padded;
     if constexpr (kConvertsInputs<S>) {

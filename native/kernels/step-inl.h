@@ -83,7 +83,7 @@ HWY_INLINE auto Bn(const StepState<C>& s, const At& at) {
 
 // The units of a tile in a buffer of states.
 template <class C, class At>
-HWY_INLINE C* StatePtr(const StepState<C>\& s, C* states, const At\& at) {
+HWY_INLINE C* StatePtr(const StepState<C>& s, C* states, const At& at) {
   return states + at.row * s.padded + at.panel * kLanesOf<C>;
 }
 
@@ -300,7 +300,7 @@ ONEGRU_STAGES(4, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
 
 // Computes an Op for the active rows and this member's panels; `states` are its inputs: h, or r∘h.
 template <template <class> class Stages, bool kWithPipelined, class C, class S>
-HWY_INLINE void Compute(ItemState<C, S>\& s, C* states) {
+HWY_INLINE void Compute(ItemState<C, S>& s, C* states) {
   const RecurrentOp<Stages, C, S, kWithPipelined> op{s};
   const hn::ScalableTag<C> d;
   const bool backwards = ((s.step + s.call.sweep_parity) & 1) != 0;

@@ -87,15 +87,16 @@ template <class C, class S, class Tile, class Start>
 HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
                          const unsigned char* inputs, Tile& tile, size_t group, size_t groups, Start&& start) {
   constexpr size_t kPlanes = kPlanesOf<S>, kGates = Tile::kGates, kLanes = kLanesOf<C>;
-  constexpr size_t kRows = Tile::kRows * kSumsPerGateOf<S>, kVectors = Tile::kPanels * kGates;
+  // int8 with two planes has two sums for each row.
+  constexpr size_t kPlaneRows = Tile::kRows * kSumsPerGateOf<S>, kVectors = Tile::kPanels * kGates;
   const auto d = tile.d;
   const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
   const size_t stored = RoundUpTo(kQuad, K), stride = QuantizedRow(kPlanes, K);
   const size_t first = group * s.spec.group, count = groups == 1 ? stored : HWY_MIN(s.spec.group, stored - first);
-  const unsigned char* planes[kRows];
+  const unsigned char* planes[kPlaneRows];
   const std::int8_t* panels[Tile::kPanels];
   size_t channel[kVectors];
-  hn::Vec<decltype(di)> sums[kRows][kVectors];
+  hn::Vec<decltype(di)> sums[kPlaneRows][kVectors];
 #pragma GCC unroll 16
   for (size_t p = 0; p < Tile::kPanels; ++p) {
     const size_t units = p + 1 < Tile::kPanels ? kLanes : size_t{tile.width};
@@ -112,7 +113,7 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
   }
 #endif
 #pragma GCC unroll 16
-  for (size_t r = 0; r < kRows; ++r) {
+  for (size_t r = 0; r < kPlaneRows; ++r) {
     planes[r] = PlaneOf(inputs + (tile.row + r / kPlanes) * stride, K, r % kPlanes) + first;
 #pragma GCC unroll 16
     for (size_t v = 0; v < kVectors; ++v) {
@@ -124,14 +125,14 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
     const std::int32_t* const from = s.amx_sums.from + (tile.row - s.amx_sums.row) * kPlanes * s.amx_sums.pitch +
                                      (tile.panel - s.amx_sums.panel) * kGates * kLanes;
 #pragma GCC unroll 16
-    for (size_t r = 0; r < kRows; ++r) {
+    for (size_t r = 0; r < kPlaneRows; ++r) {
 #pragma GCC unroll 16
       for (size_t v = 0; v < kVectors; ++v) {
         sums[r][v] = hn::Add(sums[r][v], hn::LoadU(di, from + r * s.amx_sums.pitch + v * kLanes));
       }
     }
   } else {
-    MultiplyQuads<kRows, Tile::kPanels, kGates>(di, count / kQuad, planes, panels, tile.width, sums);
+    MultiplyQuads<kPlaneRows, Tile::kPanels, kGates>(di, count / kQuad, planes, panels, tile.width, sums);
   }
   start();
 #pragma GCC unroll 16

@@ -1,4 +1,4 @@
-// Sweeps: loops over tiles that cover all rows and panels.
+// Loops over tiles that cover all rows and panels. A sweep computes the same panels for all rows, tile by tile.
 
 #include "hwy/highway.h"
 #include "native/kernels/products/bfloat16-inl.h"
@@ -23,12 +23,16 @@ HWY_INLINE void BeginPanel(const Op& op, D d, size_t rows, size_t panel, Width w
   if constexpr (requires { op.Begin(d, rows, panel, width); }) op.Begin(d, rows, panel, width);
 }
 
-// Computes kPanels adjacent panels, by tiles of rows from row `first_row` on.
+// Computes kPanels adjacent panels for the rows from `first_row` on, as a sweep.
+//
+// kMin: a lower bound for the rows of each of its tiles, so that smaller tiles are not compiled. If it is 1 or 2, the
+// sweep can have as few rows. If it is larger, the rows must exceed one tile.
 template <size_t kMin, size_t kPanels = 1, class Op, class D, class Width>
 HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first_row = 0) {
   constexpr size_t kFit = kMaxSums / (kPanels * Op::kGates);
   constexpr size_t kMax = HWY_MAX(HWY_MIN(MaxTileRowsOfSweep(Op::kGates), kFit) / Op::kSumsPerGate, 1);
-  static_assert(kMin <= FewestRowsOfNext<kMax>(kMin <= 2 ? kMin : kMaxRowsOfOneTile / Op::kSumsPerGate + 1));
+  static_assert(kMin <= FewestRowsOfNext<kMax>(kMin <= 2 ? kMin : kMaxRowsOfOneTile / Op::kSumsPerGate + 1),
+                "a tile can have fewer rows than kMin, see RowsOfNext");
   BeginPanel(op, d, rows, panel, width);
   for (size_t row = first_row; row < rows;) {
     const size_t count = RowsOfNext<kMax>(rows - row);
@@ -46,7 +50,7 @@ HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width wi
 // Computes all rows as one tile, for the panels [first, last) in groups of kGroup. The smaller the groups, the more
 // panels stay in the first-level cache from one step to the next.
 template <size_t kRows, size_t kGroup, class Op, class D, class PollCancel>
-HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
+HWY_INLINE void ForPanelGroups(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
   const FullWidth<D> whole;
   const size_t in_groups = (last - first) / kGroup * kGroup;
   const auto compute = [&](auto panels, size_t panel) HWY_ATTR {
@@ -73,18 +77,19 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
   if (!backwards) rest();
 }
 
-// Returns the number of rows that SweepPanelPairs computes; 0: none. With three gates, 5 rows would be tiles of 3 and 2
+// Returns the number of rows that ForPanelPairs computes; 0: none. With three gates, 5 rows would be tiles of 3 and 2
 // rows. 2 rows of one panel have too few sums to hide the latency of a multiply-add, so the last 2 rows take two
-// panels. With two gates, 7 rows would be tiles of 4 and 3. Pairs of bfloat16 gain nothing.
+// panels. With two gates, 7 rows would be tiles of 4 and 3. Pairs of bfloat16 gain nothing. If MaxTileRowsOfSweep
+// changes, measure these rows again.
 template <class S>
 constexpr size_t RowsForPanelPairs(size_t gates) {
-  if (kLargeTiles || kFewTileShapes || kConvertsInputs<S> || std::is_same_v<S, StoredBFloat16>) return 0;
+  if (!kMediumTiles || kConvertsInputs<S> || std::is_same_v<S, StoredBFloat16>) return 0;
   return gates == 3 ? 5 : gates == 2 ? 7 : 0;
 }
 
 // Computes two panels at a time: the first kFirst rows as a tile per panel, the last kLast as one tile of both.
 template <size_t kRows, class Op, class D, class PollCancel>
-HWY_INLINE void SweepPanelPairs(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
+HWY_INLINE void ForPanelPairs(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
   constexpr size_t kLast = kMaxSums / (2 * Op::kGates), kFirst = kRows - kLast;
   const FullWidth<D> whole;
   for (size_t i = 0, count; i < last - first && poll(2); i += count) {
@@ -107,8 +112,8 @@ inline constexpr size_t kLargeForAmx = 1 << 19;
 
 // Computes full panels with AMX: first the sums of some panels and rows, then the tiles of these rows, which load them.
 template <class D, class Op, class PollCancel>
-HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
-                           PollCancel&& poll, const Op& op) {
+HWY_INLINE void ForTilesByAmx(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
+                              PollCancel&& poll, const Op& op) {
   using S = typename std::remove_reference_t<decltype(op.s)>::Stored;
   constexpr size_t kPlanes = Op::kSumsPerGate, kGates = Op::kGates;
   const auto [matrix, K, inputs] = op.Product();
@@ -121,7 +126,7 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
   const size_t row_tiles = (rows + amx::kRows - 1) / amx::kRows, tile_rows = (rows + row_tiles - 1) / row_tiles;
   const size_t input_tiles = kPlanes == 2 || row_tiles > 1 ? 2 : 1;
   const size_t rows_at_once = kPlanes == 2 ? tile_rows : input_tiles * tile_rows;
-  const size_t sweeps = (rows + rows_at_once - 1) / rows_at_once, panels = amx::kTiles / (input_tiles * kGates);
+  const size_t passes = (rows + rows_at_once - 1) / rows_at_once, panels = amx::kTiles / (input_tiles * kGates);
   const bool is_large = stored * geometry.padded() * kGates * sizeof(S) >= kLargeForAmx;
   for (size_t i = 0, count; i < last - first; i += count) {
     count = HWY_MIN(panels, last - first - i);
@@ -141,10 +146,10 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
       product.gates = kGates;
       product.is_bfloat16 = kIsRounded<S>;
       product.words = stored * sizeof(S) / 4;
-      if (is_large && sweeps > 1) {
-        // Prefetches a part of the next panels in each sweep over these.
+      if (is_large && passes > 1) {
+        // Prefetches a part of the next panels in each pass over these.
         const size_t bytes = HWY_MIN(panels, last - first - i - count) * product.panel_stride;
-        const size_t share = (bytes / sweeps + 63) / 64 * 64, begun = HWY_MIN(row / rows_at_once * share, bytes);
+        const size_t share = (bytes / passes + 63) / 64 * 64, begun = HWY_MIN(row / rows_at_once * share, bytes);
         product.next = (backwards ? product.weights - bytes : product.weights + count * product.panel_stride) + begun;
         product.next_bytes = HWY_MIN(share, bytes - begun);
       }
@@ -174,7 +179,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
                          const Op& op) {
   const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
-  // The fewest rows of a tile in a sweep, if the rows exceed one tile, and if there are at least two.
+  // Lower bounds for the rows of a tile in a sweep: of more rows than one tile has, and of two or more rows.
   constexpr size_t kMinRowsOfSweep = HWY_MAX(MaxTileRowsOfSweep(Op::kGates) / Op::kSumsPerGate / 2, 1);
   constexpr size_t kMinRowsOfSeveral = HWY_MIN(2, kMinRowsOfSweep);
   const bool is_long = op.s.IsLong(rows * (last - first));
@@ -193,7 +198,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   const auto by_amx = [&]() HWY_ATTR {
     if constexpr (requires { op.Product(); }) {
       if (op.s.UsesAmx(rows, op.Product().K)) {
-        SweepByAmx(d, geometry, rows, first, full, backwards, poll, op);
+        ForTilesByAmx(d, geometry, rows, first, full, backwards, poll, op);
         return true;
       }
     }
@@ -201,20 +206,20 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   };
   if (backwards) narrow();
   if constexpr (kPanelsForOneRow != 0) {
-    SweepPanels<1, kPanelsForOneRow>(op, d, first, full, backwards, poll);
+    ForPanelGroups<1, kPanelsForOneRow>(op, d, first, full, backwards, poll);
   } else if (by_amx()) {
     // done
   } else if (rows <= kMaxRowsOfOneTile / Op::kSumsPerGate) {
     WithRows<1, kMaxRowsOfOneTile / Op::kSumsPerGate>(rows, [&](auto n) HWY_ATTR {
-      SweepPanels<n, PanelsOfOneTile(Op::kGates, n * Op::kSumsPerGate)>(op, d, first, full, backwards, poll);
+      ForPanelGroups<n, PanelsOfOneTile(Op::kGates, n * Op::kSumsPerGate)>(op, d, first, full, backwards, poll);
     });
   } else if (Op::kRowsForPanelPairs != 0 && rows == Op::kRowsForPanelPairs) {
     if constexpr (Op::kRowsForPanelPairs != 0)
-      SweepPanelPairs<Op::kRowsForPanelPairs>(op, d, first, full, backwards, poll);
+      ForPanelPairs<Op::kRowsForPanelPairs>(op, d, first, full, backwards, poll);
   } else {
     constexpr size_t kMin = kMinRowsOfSweep, kPanels = TilePanelsOfSweep(Op::kGates);
     // Three panels instead of two and one, whose few sums would not hide the latency of multiply-adds.
-    constexpr bool kTakesThree = kPanels == 2 && !kLargeTiles && !kFewTileShapes;
+    constexpr bool kTakesThree = kPanels == 2 && kMediumTiles;
     const bool takes_three = kTakesThree && full - first >= 3 && (full - first) % 2 == 1;
     const size_t in_tiles = (full - first - (takes_three ? 3 : 0)) / kPanels * kPanels;
     const auto single = [&]() HWY_ATTR {
@@ -236,7 +241,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
 }
 
 // The most panels for ForSingleTile.
-inline constexpr size_t kMaxPanelsOfSingleTile = kLargeTiles || kFewTileShapes ? 2 : 4;
+inline constexpr size_t kMaxPanelsOfSingleTile = kMediumTiles ? 4 : 2;
 // Up to this many inputs, a single panel's products with x fit into the latency of a step's activations.
 inline constexpr size_t kMaxInputsByStep = 20;
 

@@ -97,17 +97,19 @@ inline constexpr bool kFewTileShapes = true;
 inline constexpr bool kFewTileShapes = false;
 #endif
 
-// With up to this many rows, all rows form one tile. With several sums per gate, as int8 has, it is fewer rows.
-inline constexpr size_t kMaxRowsOfOneTile = kLargeTiles ? 8 : kFewTileShapes ? 2 : 4;
+// Whether tiles are sized for 16 registers: on all other targets. 64-bit Arm has 32, but larger tiles were not
+// measured.
+inline constexpr bool kMediumTiles = !kLargeTiles && !kFewTileShapes;
+
+// With up to this many rows, all rows form one tile. It is divided by kSumsPerGate of an Op.
+inline constexpr size_t kMaxRowsOfOneTile = kLargeTiles ? 8 : kMediumTiles ? 4 : 2;
 
 // A sweep computes one or a few panels for all rows, tile by tile. It is used if the rows exceed one tile, and for the
-// last panel of two or more rows if that panel is narrower than a vector. These are the most rows of its tiles, and the
-// panels of a tile. Two multiply-adds begin in a cycle and each takes four, so at least eight sums must be in flight.
-// On AVX2, twelve leave room for weights in 16 registers, and six rows of two vectors read fewer weights than four of
-// three.
-constexpr size_t MaxTileRowsOfSweep(size_t gates) {
-  return !kLargeTiles && !kFewTileShapes && gates < 3 ? 6 : kMaxRowsOfOneTile;
-}
+// last panel of two or more rows if that panel is narrower than a vector. These functions return an upper limit for the
+// rows of a tile, and its panels. SweepRows reduces the rows to fit kMaxSums, and divides them by kSumsPerGate, rounded
+// down. Two multiply-adds begin in a cycle and each takes four, so at least eight sums must be in flight. On AVX2,
+// twelve leave room for weights in 16 registers, and six rows of two vectors read fewer weights than four of three.
+constexpr size_t MaxTileRowsOfSweep(size_t gates) { return kMediumTiles && gates < 3 ? 6 : kMaxRowsOfOneTile; }
 constexpr size_t TilePanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
 
 // Returns the number of rows of the next tile, usually kMax. If the last tile would have at most half of kMax rows, the

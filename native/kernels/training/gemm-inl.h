@@ -104,8 +104,8 @@ inline constexpr size_t kBytesOfPanels = 20 * 1024;
 
 template <class C, size_t kGates>
 HWY_NOINLINE void Product(Gemm<C, kGates> op, size_t rows) {
-  const size_t row = kGates * TilePanelsOfSweep(kGates) * op.geometry.lanes * sizeof(C);
-  size_t most = rows <= kMaxRowsOfOneTile ? HWY_MAX(op.K, 1) : kBytesOfPanels / row;
+  const size_t bytes_of_input = kGates * TilePanelsOfSweep(kGates) * op.geometry.lanes * sizeof(C);
+  size_t most = rows <= kMaxRowsOfOneTile ? HWY_MAX(op.K, 1) : kBytesOfPanels / bytes_of_input;
   if (op.segment != 0) most = HWY_MAX(most / op.segment, 1) * op.segment;
   do {
     op.count = HWY_MIN(most, op.K - op.begin);

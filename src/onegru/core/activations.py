@@ -22,7 +22,7 @@ class ActivationKind:
     """Activation function: its formula and its parameters."""
 
     name: str  # as in ONNX
-    formula: str  # in the symbols of the ONNX specification
+    formula: str  # as text for documents, in the symbols of the ONNX specification
     # computes the formula from (the elementary functions `ops`, x, alpha, beta)
     compute: Callable[[Elementary, Any, float, float], Any]
     parameters: tuple[str, ...] = ()  # the function's parameters, in order: "alpha", "beta" or both
@@ -32,7 +32,8 @@ class ActivationKind:
     keeps_zero: bool = False  # whether f(0) = 0 for all parameters
     is_odd: bool = False  # whether f(-x) = -f(x) for all parameters
     is_operator: bool = True  # whether ONNX has an operator of this name
-    # its names in Keras, Flax and OpenVINO, if it has no parameters; other names are in frameworks/layouts.py
+    # its names in keras.activations (of Keras 2 and 3), flax.linen.activation and OpenVINO's layers, if it has no
+    # parameters; other names are in frameworks/layouts.py
     framework_names: Mapping[str, str] = field(default_factory=dict)
 
     def default(self, parameter: str) -> float | None:

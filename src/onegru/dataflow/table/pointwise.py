@@ -214,6 +214,7 @@ def _activation(name: str) -> Pointwise:
 
 
 _ALPHA = "alpha"
+# Operators whose values are not computed. Those that are activation functions are skipped below.
 _WITHOUT_VALUE = (
     *("Mish", "HardSwish", "Sign", "Round", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
     *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Mean"),

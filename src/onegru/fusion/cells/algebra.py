@@ -176,10 +176,13 @@ class Algebra:
     def _softsign(self, p: Polynomial, q: Polynomial) -> Polynomial | None:
         """Return p / q if it is k·x / (1 + |x|); else None."""
         found = self._one_plus(q, "Abs")
-        if found is None or abs(found[1] - 1) > CLOSE:
+        if found is None:
             return None
-        k = ratio(p, found[2].arguments[0])
-        return None if k is None else scale(self.odd("Softsign", found[2].arguments[0]), k / found[0])
+        base, factor, atom = found
+        k = ratio(p, atom.arguments[0])
+        if k is None or abs(factor - 1) > CLOSE:
+            return None
+        return scale(self.odd("Softsign", atom.arguments[0]), k / base)
 
     # Functions
 
@@ -215,10 +218,10 @@ class Algebra:
         """Return the natural logarithm of p; the logarithm of 1 + e^x is Softplus."""
         if p.is_constant:
             return constant(np.log(p.constant))
-        found = self._one_plus(p, "Exp")
-        if found is not None and abs(found[0] - 1) < CLOSE:
-            inner = add(found[2].arguments[0], constant(np.log(found[1])))
-            return self.function("Softplus", inner)
+        if (found := self._one_plus(p, "Exp")) is not None:
+            base, factor, atom = found
+            if abs(base - 1) < CLOSE:
+                return self.function("Softplus", add(atom.arguments[0], constant(np.log(factor))))
         return self.function("Log", p)
 
     def clip(self, p: Polynomial, low: float, high: float) -> Polynomial:

@@ -19,7 +19,7 @@ from onegru.torch.autograd.watching import is_batched_gradient
 class _Elementary:
     """Elementary functions of tensors, as in `onegru.core.elementary.Elementary`."""
 
-    # At a breakpoint, the gradient is the kernels': the left derivative, and 0 for HardSigmoid.
+    # At a kink, the gradient is the kernels': the left derivative, and 0 for HardSigmoid.
 
     add = staticmethod(torch.add)
     mul = staticmethod(torch.mul)
@@ -42,7 +42,7 @@ class _Elementary:
         return torch.where(x >= bound, bound, x)
 
     def where_less(self, x: Tensor, bound: float, then: float, otherwise: Tensor) -> Tensor:
-        otherwise = torch.where(x == bound, otherwise.detach(), otherwise)  # no gradient at the clip value
+        otherwise = torch.where(x == bound, otherwise.detach(), otherwise)  # no gradient at the kink
         return torch.where(x < bound, then, otherwise)
 
     def piecewise(self, x: Tensor, negative: Tensor, positive: Tensor) -> Tensor:
