@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from onegru.engines.native import get_num_threads
 from onegru.formats.graph import GruStep, Observer
 from onegru.formats.openvino.faults import layers_of, work_around_faults
 from onegru.formats.openvino.fields import ELEMENT_TYPES
-from onegru.runtimes.openvino_graph import infer, sizes_of
+from onegru.runtimes.openvino_graph import infer, inference_in_place, sizes_of
 
 # The location in OpenVINO's sources in a message, and the check that failed.
 _SOURCES = re.compile(
@@ -239,15 +239,15 @@ class _Request:
         if os.getpid() == self._compiled.process:
             infer(self._request)
         else:  # a forked child, which has no OpenVINO threads
-            _infer_here(self._request)
+            _infer_here(inference_in_place(self._request))
         return [_array(self._request.get_tensor(port)) for port in self._outputs]
 
 
-def _infer_here(request: Any) -> None:
+def _infer_here(run: Callable[[], object]) -> None:
     """Run a request in this thread: raises errors of GRU layers; errors of other layers can be lost."""
     _native.watch_failures()
     try:
-        request.infer(share_outputs=True)
+        run()
     finally:
         if failure := _native.watched_failure():
             raise RuntimeError(failure)
@@ -274,6 +274,7 @@ class _SizedRequest:
             for port, array in zip(ports, arrays, strict=True):
                 if array.size:
                     self._request.set_tensor(port, openvino.Tensor(array, shared_memory=True))
+        self._run_in_place = inference_in_place(self._request)
         self._ends = [array.reshape(-1)[-1:].view(np.uint8) for array in self._outputs if array.size]
         self._unwritten = {bytes([_UNWRITTEN] * end.size) for end in self._ends}
 
@@ -285,7 +286,7 @@ class _SizedRequest:
         if is_forked or not compiled.lost:
             for end in self._ends:
                 end.fill(_UNWRITTEN)
-            _infer_here(self._request)
+            _infer_here(self._run_in_place)
             if not self._unwritten.isdisjoint([end.tobytes() for end in self._ends]):
                 compiled.lost.append(self)
         if compiled.lost and not is_forked:
