@@ -145,7 +145,7 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   // int8 weights are multiplied four times as fast, so they must be loaded four times as fast.
   const std::size_t large_bytes = spec.storage == ElementType::kInt8 ? kLargeMatrix / 4 : kLargeMatrix;
   const bool has_large_R = 3 * spec.H * spec.H * SizeOf(spec.storage) >= large_bytes;
-  // Most tiles have 8 or 4 rows, so multiples of these are the fastest. Any other number of rows is correct.
+  // Most tiles have 8 or 4 rows, see tile-inl.h, so multiples of these are fast. Any other number of rows is correct.
   const auto all_rows = [&] {
     return std::clamp(kMaxInputsAtOnce / (spec.I + 1), kMinXRowsAtOnce, std::min((rows + 7) / 8 * 8, kMaxRowsAtOnce));
   };

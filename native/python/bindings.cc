@@ -37,7 +37,7 @@ std::vector<std::string> TargetNames(bool only_available) {
 
 // table: native_interface
 constexpr const char kInterface[] =
-    "2a9a1522e25c Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
+    "4a23846d19cb Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
     "Softplus float16 bfloat16 float32 float64 int8 64";
 // end
 
@@ -59,6 +59,7 @@ NB_MODULE(_native, m) {
   onegru::BindObserver(m);
   onegru::BindFewSteps(m);
   onegru::BindTensorMemory(m);
+  onegru::BindSizedCall(m);
   m.def("num_threads", &onegru::NumThreads, "Returns how many threads a call may use.");
   m.def("limit_threads", &onegru::LimitThreads, nb::arg("most"),
         "Limits the threads that calls of this thread use; 0 removes the limit.");

@@ -12,6 +12,7 @@ void BindCalls(nanobind::module_& m);         // Caller, Stepper: calls.cc
 void BindObserver(nanobind::module_& m);      // observer.cc
 void BindTensorMemory(nanobind::module_& m);  // tensor_memory.cc
 void BindFewSteps(nanobind::module_& m);      // few_steps.cc
+void BindSizedCall(nanobind::module_& m);     // SizedCall: sized_call.cc
 
 }  // namespace onegru
 

@@ -170,6 +170,18 @@ class Stepper:
 
 def run_stack(steppers: Sequence[Stepper], X: object, batch_first: bool) -> NDArray[Any] | None: ...
 
+class SizedCall:
+    def __init__(self) -> None: ...
+    def prepare(
+        self,
+        inputs: Sequence[tuple[str, NDArray[Any]]],
+        outputs: Sequence[tuple[str, NDArray[Any]]],
+        run: Callable[[], object],
+        request: object,
+        lost: list[object],
+    ) -> None: ...
+    def __call__(self, inputs: object) -> dict[str, NDArray[Any]] | None: ...
+
 class Stream:
     def __init__(self, layer: Layer, state: NDArray[Any]) -> None: ...
     def run(

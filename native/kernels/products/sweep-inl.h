@@ -33,7 +33,8 @@ HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width wi
   constexpr size_t kMax = HWY_MAX(HWY_MIN(MaxTileRowsOfSweep(Op::kGates), kFit) / Op::kSumsPerGate, 1);
   static_assert(kMin <= FewestRowsOfNext<kMax>(kMin <= 2 ? kMin : kMaxRowsOfOneTile / Op::kSumsPerGate + 1),
                 "a tile can have fewer rows than kMin, see RowsOfNext");
-  BeginPanel(op, d, rows, panel, width);
+  for (size_t p = 0; p + 1 < kPanels; ++p) BeginPanel(op, d, rows, panel + p, FullWidth<D>());
+  BeginPanel(op, d, rows, panel + kPanels - 1, width);
   for (size_t row = first_row; row < rows;) {
     const size_t count = RowsOfNext<kMax>(rows - row);
     WithRows<kMin, kMax>(count, [&](auto n) HWY_ATTR {
@@ -170,10 +171,10 @@ HWY_INLINE void ForTilesByAmx(D d, const Geometry& geometry, size_t rows, size_t
 
 // Computes tiles for all rows and the panels [first, last), with vectors as short as possible.
 //
-// If the rows exceed one tile, it computes panel by panel, each swept by tiles, so that each panel is loaded from
-// memory once. Otherwise, it computes adjacent panels together. `backwards` reverses the order of the panels, because
-// the last ones of a forward sweep are in the cache. A long sweep stops when op.s.PollCancel returns false.
-// kPanelsForOneRow: the number of panels in a tile if it is known that there is only one row; otherwise 0.
+// If the rows exceed one tile, it sweeps one or a few panels at a time, so that each panel is loaded from memory once.
+// Otherwise, it computes adjacent panels together. `backwards` reverses the order of the panels, because the last ones
+// of a forward sweep are in the cache. A long sweep stops when op.s.PollCancel returns false. kPanelsForOneRow: the
+// number of panels in a tile if it is known that there is only one row; otherwise 0.
 template <size_t kPanelsForOneRow = 0, class D, class Op>
 HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                          const Op& op) {

@@ -106,9 +106,10 @@ inline constexpr size_t kMaxRowsOfOneTile = kLargeTiles ? 8 : kMediumTiles ? 4 :
 
 // A sweep computes one or a few panels for all rows, tile by tile. It is used if the rows exceed one tile, and for the
 // last panel of two or more rows if that panel is narrower than a vector. These functions return an upper limit for the
-// rows of a tile, and its panels. SweepRows reduces the rows to fit kMaxSums, and divides them by kSumsPerGate, rounded
-// down. Two multiply-adds begin in a cycle and each takes four, so at least eight sums must be in flight. On AVX2,
-// twelve leave room for weights in 16 registers, and six rows of two vectors read fewer weights than four of three.
+// rows of a tile, and its panels. The limit also applies to panels that are left over, and to AMX, which sweep a single
+// panel. SweepRows reduces the rows to fit kMaxSums, and divides them by kSumsPerGate, rounded down. Two multiply-adds
+// begin in a cycle and each takes four, so at least eight sums must be in flight. On AVX2, twelve leave room for
+// weights in 16 registers, and six rows of two vectors read fewer weights than four of three.
 constexpr size_t MaxTileRowsOfSweep(size_t gates) { return kMediumTiles && gates < 3 ? 6 : kMaxRowsOfOneTile; }
 constexpr size_t TilePanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
 
@@ -133,23 +134,23 @@ constexpr size_t FewestRowsOfNext(size_t rows) {
 }
 
 // Returns the number of adjacent panels in a tile that has all rows: enough sums to hide the latency of a multiply-add,
-// but no more than there are registers. sums: the rows times kSumsPerGate of the Op. All storage types and the
+// but no more than there are registers. rows_of_sums: the rows times kSumsPerGate of the Op. All storage types and the
 // gradients use it.
 //
 // Measured on AVX-512, for one row. With 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds
 // begin in a cycle (Zen 5). 4 cost 15 % more than 1 at H = 64 (Zen 4). With 2 gates, 4 panels are 2 to 5 % slower in
 // single steps, and 1.1 times as fast over time only at H = 64. Prefetching the weights of input k + 16 is 2 to 10 %
 // slower, from caches and from memory.
-constexpr size_t PanelsOfOneTile(size_t gates, size_t sums) {
+constexpr size_t PanelsOfOneTile(size_t gates, size_t rows_of_sums) {
   if (kLargeTiles) {
-    if (gates == 3) return sums <= 3 ? 2 : 1;
-    if (gates == 2) return sums <= 6 ? 2 : 1;
-    return sums <= 3 ? 4 : 2;
+    if (gates == 3) return rows_of_sums <= 3 ? 2 : 1;
+    if (gates == 2) return rows_of_sums <= 6 ? 2 : 1;
+    return rows_of_sums <= 3 ? 4 : 2;
   }
-  if (sums == 1) return gates == 1 ? 8 : 4;
-  if (gates == 3) return sums == 2 ? 2 : 1;
-  if (gates == 2) return sums <= 3 ? 2 : 1;
-  return sums <= 3 ? 4 : 2;
+  if (rows_of_sums == 1) return gates == 1 ? 8 : 4;
+  if (gates == 3) return rows_of_sums == 2 ? 2 : 1;
+  if (gates == 2) return rows_of_sums <= 3 ? 2 : 1;
+  return rows_of_sums <= 3 ? 4 : 2;
 }
 
 // Calls f with `rows` as a compile-time constant. It must be from kMin to kMax: fewer would become kMin.
@@ -170,7 +171,7 @@ HWY_INLINE void WithRows(size_t rows, F&& f) {
 //   s                   the state, with IsLong, PollCancel and, if kOutlineEpilogue, tile_sums
 //   Sum(tile)           computes the matrix product
 //   Stages()            whose Gates(part) and Finish(part) are the epilogue
-//   Begin(d, rows, panel, width)  optional; runs before the tiles of a panel if the rows do not fit in one tile
+//   Begin(d, rows, panel, width)  optional; runs before the tiles of each panel if the rows do not fit in one tile
 //   Product()                     optional; returns the operands for AMX
 //
 // Each loop of a stage does one operation for all vectors before the next operation: an activation is a long dependency

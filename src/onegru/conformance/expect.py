@@ -137,6 +137,7 @@ def _activate(activation: Activation, x: Rounded) -> Rounded:
     x = x.rounded()
     low, high = x.value - x.error, x.value + x.error
     alpha = activation.alpha or 0.0
+    # Between these points, every function must be monotone.
     breakpoints = (np.clip(point, low, high) for point in (0.0, alpha, np.nextafter(alpha, -np.inf)))
     value, *ends = reference.activate(activation, np.stack([x.value, low, high, *breakpoints]))
     span = max((abs(parameter) for parameter in activation.parameters), default=0.0)

@@ -44,13 +44,13 @@ class Elementary(Protocol):
         """Return log(1 + e^x), without overflow."""
 
     def maximum(self, x: Any, bound: float) -> Any:
-        """Return the larger of a value and a number."""
+        """Return the larger of a value and a number; the gradient at the number is 0."""
 
     def minimum(self, x: Any, bound: float) -> Any:
-        """Return the smaller of a value and a number."""
+        """Return the smaller of a value and a number; the gradient at the number is 0."""
 
     def where_less(self, x: Any, bound: float, then: Any, otherwise: Any) -> Any:
-        """Return one value where x < bound, else another."""
+        """Return one value where x < bound, else another, whose gradient at the bound is 0."""
 
     def piecewise(self, x: Any, negative: Any, positive: Any) -> Any:
         """Return one value where x < 0, another where x > 0; they are equal at 0."""

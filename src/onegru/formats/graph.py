@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -178,6 +178,9 @@ class Conversion(OwnStep):
 #: Function from a model's inputs to its outputs, by their names in the graph.
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
+#: Function from a model's inputs to its outputs, by public names. It returns None if it cannot run.
+QuickRun = Callable[[object], dict[str, Any] | None]
+
 #: Called with the index of a GRU node, an event, and the node's arrays by the specification's names. Events
 #: are "weights" (with the packed weights) and "done" (with all arrays). The arrays are valid only during it.
 Observer = Callable[[int, str, Mapping[str, Array]], None]
@@ -193,6 +196,12 @@ class RuntimeModel(ABC):
     @abstractmethod
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
         """Return a function that runs the model."""
+
+    def quick_run(
+        self, run: Run, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+    ) -> QuickRun | None:
+        """Return a faster form of `run`, by public names, which returns None if it cannot run; or None."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.select import check_names
-from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
+from onegru.formats.graph import Graph, QuickRun, Run, TensorInfo, by_name, nested_words
 from onegru.models.gru_node import GruNode, find_node, prepare_nodes, runner_of, trace_node
 from onegru.models.inputs.check import Inputs, fit, words_of
 from onegru.models.stream import ModelStream, first_states
@@ -51,11 +51,13 @@ class Model:
         self._runs: list[Callable[[dict[str, Any]], None]]
         self._needed: dict[str, Any] = {}
         self._run_whole: Run | None = None
+        self._quick_run: QuickRun | None = None
         self._layers: tuple[GruNode, ...] = ()
         if graph.whole is None:
             handed_out = self._make_steps(graph, options)
         else:
             self._run_whole = run_whole = graph.whole.open(options)
+            self._quick_run = graph.whole.quick_run(run_whole, graph.inputs, graph.outputs)
             self._runs = [lambda values: values.update(run_whole(values))]
             self._layers = tuple(
                 GruNode(gru, f"{graph.path}: {gru}: ", options, self._prepare_layers) for gru in graph.grus
@@ -163,6 +165,8 @@ class Model:
             FormatError: another runtime fails on its part of the model.
         """
         if progress is None and self._run_whole is not None:
+            if self._quick_run is not None and (outputs := self._quick_run(inputs)) is not None:
+                return outputs
             values = self._run_whole(self._fed(inputs))
             return values if self._is_plain else self._handed_out(values)
         check_function("progress", progress)

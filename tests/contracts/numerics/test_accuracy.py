@@ -38,7 +38,7 @@ FLOAT32_BOUNDS = {
     "Softplus": 2.80,
 }
 
-# Largest errors in ULP against long double over the 5 million values of `doubles()`, plus a tenth.
+# Largest errors in ULP against long double over the 5 million values of `doubles()`, plus 10 %.
 FLOAT64_BOUNDS = {
     "Relu": 0.0,
     "Tanh": 2.3,

@@ -214,7 +214,7 @@ def _activation(name: str) -> Pointwise:
 
 
 _ALPHA = "alpha"
-# Operators whose values are not computed. Those that are activation functions are skipped below.
+# Operators whose values are not computed.
 _WITHOUT_VALUE = (
     *("Mish", "HardSwish", "Sign", "Round", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
     *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Mean"),
@@ -233,7 +233,7 @@ register(
     *map(_activation, AS_OPERATORS),
     Pointwise("Clip", _clip, "min max", max_inputs=3, settings=True),
     Pointwise("Erf", keeps_zeros=True),
-    *(Pointwise(kind) for kind in _WITHOUT_VALUE if kind not in AS_OPERATORS),
+    *(Pointwise(kind) for kind in _WITHOUT_VALUE),
     *(Pointwise("Selu", None, "alpha gamma"), Pointwise("Celu", None, _ALPHA)),
     *(
         Pointwise("Gelu", None, "approximate"),

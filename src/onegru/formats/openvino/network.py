@@ -19,7 +19,7 @@ from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.core.machine import foreign_threads_run, memory_size
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.native import get_num_threads
-from onegru.formats.graph import GruStep, Observer
+from onegru.formats.graph import GruStep, Observer, QuickRun
 from onegru.formats.openvino.faults import layers_of, work_around_faults
 from onegru.formats.openvino.fields import ELEMENT_TYPES
 from onegru.runtimes.openvino_graph import infer, inference_in_place, sizes_of
@@ -35,6 +35,7 @@ _OURS = re.compile(r"OneGRU node '(.*?)': (.*?)(?: At: .*)?$")
 # Limits of the sets of sizes that a model is compiled for, and that are remembered.
 _MOST_SIZES, _MOST_SEEN = 4, 1000
 _Sizes = tuple[tuple[int, ...], ...]
+_Ports = Sequence[tuple[str, int]]  # public names, and indices of inputs or outputs
 _PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
 
 # A byte that a run leaves at the end of an output only by chance.
@@ -78,6 +79,8 @@ class Network:
         self._lock = threading.Lock()
         self._seen: set[_Sizes] = set()
         self._sized: dict[_Sizes, _Compiled] = {}
+        self._quick = _native.SizedCall()
+        self._quick_ports: tuple[_Ports, _Ports] = ([], [])
 
     def _replace_layers(
         self, grus: Sequence[GruStep], options: EngineOptions, observer: Observer | None
@@ -135,6 +138,24 @@ class Network:
                 raise SpecError(f"{self._file}: {operator} node {ours[1]!r}: {ours[2]}") from error
             raise FormatError(f"{self._file}: OpenVINO fails ({line})") from error
 
+    def quick_run(self, inputs: _Ports, outputs: _Ports) -> QuickRun:
+        """Return a function that runs the latest model for one set of sizes; None if it cannot run."""
+        self._quick_ports = inputs, outputs
+        if self._any is not None:
+            self._prepare_quick(self._any)
+        return self._quick
+
+    def _prepare_quick(self, compiled: _Compiled) -> None:
+        if (request := compiled.sized_request()) is not None:
+            inputs, outputs = self._quick_ports
+            self._quick.prepare(
+                [(name, request.inputs[index]) for name, index in inputs],
+                [(name, request.outputs[index]) for name, index in outputs],
+                request.run_in_place,
+                request,
+                compiled.lost,
+            )
+
     def _for(self, sizes: _Sizes, given: Sequence[Array]) -> _Compiled:
         """Return the model for these sizes; it is compiled for them when they occur a second time."""
         with self._lock:
@@ -158,6 +179,7 @@ class Network:
                 # OpenVINO optimizes more if sizes are fixed, and sometimes wrongly (seen in 2026.4).
                 if all(map(_agree, made.run(given), self._any.run(given))):
                     self._sized[sizes] = made
+                    self._prepare_quick(made)
             except Exception:  # some models can run these sizes only if sizes are open
                 pass
             return self._sized[sizes]
@@ -216,6 +238,14 @@ class _Compiled:
         self._idle.append(request)
         return results
 
+    def sized_request(self) -> _SizedRequest | None:
+        """Return a request for other use; None if it would not be for one set of sizes."""
+        if self._request is _Request:
+            return None
+        request = self._idle.pop() if self._idle else _SizedRequest(self)
+        assert isinstance(request, _SizedRequest)
+        return request
+
 
 class _Request:
     """Request for any sizes and types."""
@@ -266,32 +296,32 @@ class _SizedRequest:
         self._compiled = compiled
         model = compiled.model
         self._request = model.create_infer_request()
-        self._inputs, self._outputs = (
+        self.inputs, self.outputs = (
             [np.zeros(port.get_shape(), ELEMENT_TYPES[port.element_type.to_string()]) for port in ports]
             for ports in (model.inputs, model.outputs)
         )
-        for ports, arrays in ((model.inputs, self._inputs), (model.outputs, self._outputs)):
+        for ports, arrays in ((model.inputs, self.inputs), (model.outputs, self.outputs)):
             for port, array in zip(ports, arrays, strict=True):
                 if array.size:
                     self._request.set_tensor(port, openvino.Tensor(array, shared_memory=True))
-        self._run_in_place = inference_in_place(self._request)
-        self._ends = [array.reshape(-1)[-1:].view(np.uint8) for array in self._outputs if array.size]
+        self.run_in_place = inference_in_place(self._request)
+        self._ends = [array.reshape(-1)[-1:].view(np.uint8) for array in self.outputs if array.size]
         self._unwritten = {bytes([_UNWRITTEN] * end.size) for end in self._ends}
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        for own, array in zip(self._inputs, arrays, strict=True):
+        for own, array in zip(self.inputs, arrays, strict=True):
             own[...] = array
         compiled = self._compiled
         is_forked = os.getpid() != compiled.process
         if is_forked or not compiled.lost:
             for end in self._ends:
                 end.fill(_UNWRITTEN)
-            _infer_here(self._run_in_place)
+            _infer_here(self.run_in_place)
             if not self._unwritten.isdisjoint([end.tobytes() for end in self._ends]):
                 compiled.lost.append(self)
         if compiled.lost and not is_forked:
             infer(self._request)
-        return [array.copy() for array in self._outputs]
+        return [array.copy() for array in self.outputs]
 
 
 def weights_of(

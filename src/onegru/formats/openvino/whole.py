@@ -6,11 +6,15 @@ import contextlib
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import MissingExtraError
 from onegru.engines.interface import EngineOptions
-from onegru.formats.graph import Conversion, GruStep, Observer, Run, RuntimeModel
+from onegru.formats.graph import Conversion, GruStep, Observer, QuickRun, Run, RuntimeModel, TensorInfo
+
+if TYPE_CHECKING:
+    from onegru.formats.openvino.network import Network
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +34,17 @@ class OpenvinoRuntimeModel(RuntimeModel):
         from onegru.formats.openvino.network import Network  # an IR of only GRU layers needs no OpenVINO
 
         network = Network(self.text, self.weights, self.file, self.where, self.grus, options, observer)
-        inputs, outputs = self.inputs, self.outputs
-        return lambda feeds: dict(zip(outputs, network.run([feeds[name] for name in inputs]), strict=True))
+        return _NetworkRun(network, self.inputs, self.outputs)
+
+    def quick_run(
+        self, run: Run, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+    ) -> QuickRun | None:
+        """See `RuntimeModel`."""
+        assert isinstance(run, _NetworkRun)
+        return run.network.quick_run(
+            [(info.name, self.inputs.index(info.value)) for info in inputs],
+            [(info.name, self.outputs.index(info.value)) for info in outputs],
+        )
 
     def constant_weights(self) -> dict[str, Array]:
         """Return the weights that are constants, or computed from constants, by value name."""
@@ -43,6 +56,19 @@ class OpenvinoRuntimeModel(RuntimeModel):
             for gru, arrays in zip(self.grus, found, strict=True)
             for name, array in arrays.items()
         }
+
+
+@dataclass(frozen=True)
+class _NetworkRun:
+    """Run of a network, by value names."""
+
+    network: Network
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        results = self.network.run([feeds[name] for name in self.inputs])
+        return dict(zip(self.outputs, results, strict=True))
 
 
 def all_constants(

@@ -94,10 +94,10 @@ class Activations:
                 return Act.of("Affine", self._once(atom), k, base)
             case "LeakyRelu" if near(base, 0) and k > 0:
                 return Act.of("LeakyRelu", scale(q, k), atom.parameters[0])
-        kind = ACTIVATIONS.get(atom.kind)
-        if kind is None or not near(base, 0) or not near(abs(k) if kind.is_odd else k, 1):
+        row = ACTIVATIONS.get(atom.kind)
+        if row is None or not near(base, 0) or not near(abs(k) if row.is_odd else k, 1):
             return None
-        return Act.of(kind.name, scale(q, k), *atom.parameters)
+        return Act.of(row.name, scale(q, k), *atom.parameters)
 
     def _slope(self, q: Polynomial) -> float | None:
         """Return the factor of a clipped argument; None if it is not clipped."""

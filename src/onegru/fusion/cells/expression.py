@@ -146,11 +146,11 @@ def _hard_sigmoid(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]
 
 def _activation(name: str) -> Any:
     """Return the rule of an activation that has no simplification."""
-    kind = ACTIVATIONS[name]
+    row = ACTIVATIONS[name]
 
     def rule(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]) -> Polynomial:
-        numbers = _numbers(kind, attributes)
-        return algebra.odd(name, p) if kind.is_odd else algebra.function(name, p, parameters=tuple(numbers))
+        numbers = _numbers(row, attributes)
+        return algebra.odd(name, p) if row.is_odd else algebra.function(name, p, parameters=tuple(numbers))
 
     return rule
 
