@@ -89,7 +89,7 @@ HWY_INLINE V AtMost(V high, V x) {
 #endif
 }
 
-// x = n ln2 + r, |r| <= ln2 / 2; `scale` is 2^(n + kShift), so multiply it by C::kUnshift; `p` is expm1(r).
+// x = n ln2 + r, |r| <= ln2 / 2; `scale` is 2^(n + kShift), so multiply it by 2^-kShift; `p` is expm1(r).
 template <class V>
 struct Reduced {
   V scale;
@@ -150,6 +150,7 @@ HWY_INLINE V Tanh(D d, V x) {
   return hn::CopySign(hn::Div(difference, sum), x);
 }
 
+// Returns e^x - 1 for x <= 0. Below -60, it rounds to -1.
 template <class D, class V>
 HWY_INLINE V Expm1OfNegative(D d, V x) {
   using T = hn::TFromD<D>;

@@ -52,6 +52,9 @@ HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width wi
 // panels stay in the first-level cache from one step to the next.
 template <size_t kRows, size_t kGroup, class Op, class D, class PollCancel>
 HWY_INLINE void ForPanelGroups(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
+  static_assert(kRows * kGroup * Op::kGates * Op::kSumsPerGate <= kMaxSums, "the sums must fit into registers");
+  static_assert(kGroup == 1 || kGroup == 2 || kGroup == 4 || kGroup == 8,
+                "the rest is computed by smaller powers of 2");
   const FullWidth<D> whole;
   const size_t in_groups = (last - first) / kGroup * kGroup;
   const auto compute = [&](auto panels, size_t panel) HWY_ATTR {
@@ -80,17 +83,19 @@ HWY_INLINE void ForPanelGroups(const Op& op, D d, size_t first, size_t last, boo
 
 // Returns the number of rows that ForPanelPairs computes; 0: none. With three gates, 5 rows would be tiles of 3 and 2
 // rows. 2 rows of one panel have too few sums to hide the latency of a multiply-add, so the last 2 rows take two
-// panels. With two gates, 7 rows would be tiles of 4 and 3. Pairs of bfloat16 gain nothing. If MaxTileRowsOfSweep
-// changes, measure these rows again.
+// panels. With two gates, 7 rows would be tiles of 4 and 3 rows, and 3 rows have six sums. Pairs of bfloat16 gain
+// nothing. Products of converted inputs have no pairs. If MaxTileRowsOfSweep changes, measure these rows again.
 template <class S>
 constexpr size_t RowsForPanelPairs(size_t gates) {
   if (!kMediumTiles || kConvertsInputs<S> || std::is_same_v<S, StoredBFloat16>) return 0;
   return gates == 3 ? 5 : gates == 2 ? 7 : 0;
 }
 
-// Computes two panels at a time: the first kFirst rows as a tile per panel, the last kLast as one tile of both.
+// Computes two panels at a time: the first kFirst rows as a tile per panel, the last kLast as one tile of both. A panel
+// that is left over has tiles of kFirst and of kLast rows.
 template <size_t kRows, class Op, class D, class PollCancel>
 HWY_INLINE void ForPanelPairs(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
+  static_assert(Op::kSumsPerGate == 1);
   constexpr size_t kLast = kMaxSums / (2 * Op::kGates), kFirst = kRows - kLast;
   const FullWidth<D> whole;
   for (size_t i = 0, count; i < last - first && poll(2); i += count) {
@@ -180,8 +185,9 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
                          const Op& op) {
   const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
-  // Lower bounds for the rows of a tile in a sweep: of more rows than one tile has, and of two or more rows.
+  // A lower bound for the rows of a tile, in a sweep of more rows than one tile has.
   constexpr size_t kMinRowsOfSweep = HWY_MAX(MaxTileRowsOfSweep(Op::kGates) / Op::kSumsPerGate / 2, 1);
+  // The same in a sweep of two or more rows.
   constexpr size_t kMinRowsOfSeveral = HWY_MIN(2, kMinRowsOfSweep);
   const bool is_long = op.s.IsLong(rows * (last - first));
   const auto poll = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.s.PollCancel(rows * panels); };

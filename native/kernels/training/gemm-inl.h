@@ -99,7 +99,7 @@ struct Gemm {
 };
 
 // The bytes of the first-level cache for a sweep's panels, which limit the inputs of a part. Sums are stored unchanged
-// between two parts, so each is still one sum in the order of k.
+// between two parts, so each is still one sum in the order of k. ForPanelPairs needs twice these bytes.
 inline constexpr size_t kBytesOfPanels = 20 * 1024;
 
 template <class C, size_t kGates>

@@ -32,8 +32,8 @@ class ActivationKind:
     keeps_zero: bool = False  # whether f(0) = 0 for all parameters
     is_odd: bool = False  # whether f(-x) = -f(x) for all parameters
     is_operator: bool = True  # whether ONNX's operator of this name computes this formula by default
-    # names under which keras.activations (of Keras 2 and 3), flax.linen.activation and OpenVINO compute this
-    # formula without settings; other names are in frameworks/layouts.py
+    # only of functions without parameters: names under which keras.activations (of Keras 2 and 3),
+    # flax.linen.activation and OpenVINO compute this formula; other names are in frameworks/layouts.py
     framework_names: Mapping[str, str] = field(default_factory=dict)
 
     def default(self, parameter: str) -> float | None:

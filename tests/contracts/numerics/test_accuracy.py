@@ -145,6 +145,7 @@ def test_float64(activation: Activation) -> None:
         assert np.array_equal(first.view(np.uint64), other.view(np.uint64))
 
 
+# With the parameters of MEASURED.
 LIMITS = {
     "Relu": (0, np.inf),
     "Tanh": (-1, 1),

@@ -15,7 +15,7 @@ from tests.support.decomposed.graph import Array, Generator, chance, pick
 
 # No number saturates activations or rounds to one, because rounding would then decide at jumps.
 _NUMBERS = (0.01, 0.05, 0.1, 0.26, 0.45, 0.51, 0.9, 1.01, 1.6, 3.1)
-_ALPHAS = {"LeakyRelu": 1, "Elu": 1, "ThresholdedRelu": 1, "HardSigmoid": 2}
+_PARAMETER_COUNTS = {"LeakyRelu": 1, "Elu": 1, "ThresholdedRelu": 1, "HardSigmoid": 2}
 _UNARY = ("Abs", "Relu", "Neg", "Softsign", "Softplus", "Tanh", "Sigmoid")
 _MOVES = (
     "Gather",
@@ -33,7 +33,7 @@ _PAIRS = ("Min", "Max", "Add", "Mul")
 #: Operators that change a value. No Floor: if a state is 1 except for rounding, its result is uncertain.
 #: Sums with another value make one GRU depend on the states of another.
 _OF_TWO = tuple(f"{kind} of two" for kind in ("Min", "Max", "Mul", "Add"))
-OPERATORS = (*_PAIRS, *_ALPHAS, *_UNARY, "Clip", "Where", *_OF_TWO, "Square", "Shrink")
+OPERATORS = (*_PAIRS, *_PARAMETER_COUNTS, *_UNARY, "Clip", "Where", *_OF_TWO, "Square", "Shrink")
 # Relative change of a value of a float64 model. ONNX Runtime drops factors that float32 rounds to 1.
 _HAIRS = (1e-6, 1e-7)
 
@@ -194,9 +194,9 @@ def _operator(rng: Generator, operator: str, name: str, others: list[str]) -> tu
         return [helper.make_node("Mul", [name, name], ["made"])], operator
     if operator == "Shrink":  # states are scaled by millionths
         return [_constant("by", 1e-6), helper.make_node("Mul", [name, "by"], ["made"])], operator
-    if operator in _ALPHAS:
+    if operator in _PARAMETER_COUNTS:
         values = dict(zip(("alpha", "beta"), (abs(c), 0.5), strict=True))
-        chosen: dict[str, Any] = dict(list(values.items())[: _ALPHAS[operator]])
+        chosen: dict[str, Any] = dict(list(values.items())[: _PARAMETER_COUNTS[operator]])
         return [helper.make_node(operator, [name], ["made"], **chosen)], f"{operator} {abs(c)}"
     if operator in _UNARY:
         return [helper.make_node(operator, [name], ["made"])], operator
