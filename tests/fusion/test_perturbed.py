@@ -22,7 +22,7 @@ def test_drawn_near_misses(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [853, 965, 6383, 12059, 13922])
 def test_rounding_and_overflow_are_no_difference(seed: int) -> None:
-    """Terms that cancel, large values before small ones, and an exponential that overflows, in the present draws."""
+    """In these draws, terms cancel, large values come before small ones, or an exponential overflows."""
     assert of_seed(seed)[1:] in {("fused, the same outputs", ""), ("refused by ONNX Runtime", "")}
 
 
