@@ -123,8 +123,18 @@ void BindLayer(nb::module_& m) {
       },
       nb::arg("message"), nb::arg("is_watched"), nb::arg("threads"),
       "Records the message of a failed run of a node. Returns whether the node must raise it.");
-  m.def("watch_failures", &WatchFailures, "Records failures of watched nodes in this thread, instead of raising them.");
-  m.def("watched_failure", &WatchedFailure, "Stops recording, and returns the first message, or an empty string.");
+  m.def(
+      "run_watched",
+      [](const nb::callable& run) {
+        const FailureWatch watch;
+        try {
+          run();
+        } catch (nb::python_error& error) {
+          if (watch.Failure().empty() || !error.matches(PyExc_Exception)) throw;
+        }
+        return watch.Failure();
+      },
+      nb::arg("run"), "Calls run(). Returns the message of the first watched node that failed, or an empty string.");
   m.def("take_lost_errors", &TakeLostErrors, "Returns and clears the messages of failures that were not raised.");
   m.def(
       "activate",

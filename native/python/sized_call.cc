@@ -1,9 +1,11 @@
-// Runs a model of another runtime on inputs of one set of sizes, in place. In Python, the checks and copies of a call
-// take some µs, which is half of the time of a small model.
+// Runs a model of another runtime on inputs of one set of sizes, with arrays that the runtime reads and writes. In
+// Python, the checks and copies of a call take some µs, which is half of the time of a small model. Why errors can be
+// lost: see openvino_failures.py.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -20,7 +22,7 @@ namespace nb = nanobind;
 namespace onegru {
 namespace {
 
-// A byte that a run leaves at the end of an output only by chance.
+// Fills the last element of each output before a run. If it is still there, the run perhaps did not write the output.
 constexpr int kUnwritten = 0xfb;
 
 // The array of an input or output that the other runtime reads or writes, and the name of the argument or result.
@@ -41,13 +43,19 @@ struct Port {
   // Copies an argument. Returns false if it is not an array of the same type and sizes.
   bool CopyFrom(nb::handle given) const {
     PyArrayObject* const from = AsArray(given);
-    if (from == nullptr || PyArray_DESCR(from) != PyArray_DESCR(array) || PyArray_NDIM(from) != PyArray_NDIM(array) ||
+    if (from == nullptr || !IsOfType(from) || PyArray_NDIM(from) != PyArray_NDIM(array) ||
         !PyArray_ISCARRAY_RO(from) ||
         !PyArray_CompareLists(PyArray_DIMS(from), PyArray_DIMS(array), PyArray_NDIM(array))) {
       return false;
     }
     std::memcpy(Data(array), Data(from), bytes());
     return true;
+  }
+
+  // An unpickled array has an equal but different type object.
+  bool IsOfType(PyArrayObject* other) const {
+    return PyArray_DESCR(other) == PyArray_DESCR(array) ||
+           PyArray_EquivTypes(PyArray_DESCR(other), PyArray_DESCR(array)) != 0;
   }
 
   void MarkEnd() const {
@@ -68,10 +76,11 @@ struct Port {
 
 class SizedCall {
  public:
-  // inputs, outputs: pairs of a name and an array. run: runs the other runtime on these arrays. lost: a list; while it
-  // is not empty, no call runs, and a run whose error was perhaps lost adds `request`.
-  void Prepare(nb::handle inputs, nb::handle outputs, nb::object run, nb::object request, nb::object lost) {
-    if (is_busy_.exchange(true, std::memory_order_acquire)) return;  // a call runs on another thread
+  // inputs, outputs: pairs of a name and an array. run: runs the other runtime on these arrays. settle: called after a
+  // run that perhaps did not write an output. lost: a list; while it is not empty, no call runs. Returns false, and
+  // changes nothing, during a call on another thread.
+  bool Prepare(nb::handle inputs, nb::handle outputs, nb::object run, nb::object settle, nb::object lost) {
+    if (is_busy_.exchange(true, std::memory_order_acquire)) return false;
     const std::unique_ptr<std::atomic<bool>, Leave> leave(&is_busy_);
     if (!PyList_CheckExact(lost.ptr())) throw std::invalid_argument("lost: must be a list");
     run_.reset();
@@ -80,8 +89,9 @@ class SizedCall {
     for (nb::handle pair : inputs) inputs_.emplace_back(pair);
     for (nb::handle pair : outputs) outputs_.emplace_back(pair);
     run_ = std::move(run);
-    request_ = std::move(request);
+    settle_ = std::move(settle);
     lost_ = std::move(lost);
+    return true;
   }
 
   // Returns the outputs by name. Returns None if the caller must run the model itself: for other arguments, on another
@@ -100,10 +110,6 @@ class SizedCall {
     if (!Run()) return nb::none();
     nb::dict results;
     for (const Port& port : outputs_) {
-      if (port.IsEndMarked()) {
-        if (PyList_Append(lost_.ptr(), request_.ptr()) != 0) throw nb::python_error();
-        return nb::none();
-      }
       const nb::object copy = nb::steal(PyArray_NewCopy(port.array, NPY_CORDER));
       if (!copy.is_valid()) throw nb::python_error();
       results[port.name] = copy;
@@ -129,21 +135,22 @@ class SizedCall {
     return found;
   }
 
-  // Returns false after an error, which the caller of Call raises when it repeats the run.
+  // Returns false after an error of the other runtime, which is always a RuntimeError. The caller of Call raises it when
+  // it repeats the run. Other exceptions are of signal handlers.
   bool Run() {
-    WatchFailures();
+    const FailureWatch watch;
     try {
       run_();
+      if (std::any_of(outputs_.begin(), outputs_.end(), [](const Port& port) { return port.IsEndMarked(); })) settle_();
     } catch (nb::python_error& error) {
-      WatchedFailure();
-      if (!error.matches(PyExc_Exception)) throw;
+      if (error.type().ptr() != PyExc_RuntimeError) throw;
       return false;
     }
-    return WatchedFailure().empty();
+    return watch.Failure().empty();
   }
 
   std::vector<Port> inputs_, outputs_;
-  nb::object run_, request_, lost_;
+  nb::object run_, settle_, lost_;
   std::atomic<bool> is_busy_{false};
 };
 
@@ -152,8 +159,8 @@ class SizedCall {
 void BindSizedCall(nb::module_& m) {
   nb::class_<SizedCall>(m, "SizedCall")
       .def(nb::init<>(), "A call of another runtime's model, which runs nothing until it is prepared.")
-      .def("prepare", &SizedCall::Prepare, nb::arg("inputs"), nb::arg("outputs"), nb::arg("run"), nb::arg("request"),
-           nb::arg("lost"), "Sets the arrays, the function that runs the model on them, and the list of lost errors.")
+      .def("prepare", &SizedCall::Prepare, nb::arg("inputs"), nb::arg("outputs"), nb::arg("run"), nb::arg("settle"),
+           nb::arg("lost"), "Sets the arrays and functions. Returns False during a call on another thread.")
       .def("__call__", &SizedCall::Call, nb::arg("inputs").none(),
            "Returns the outputs, or None if the caller must run the model itself.");
 }

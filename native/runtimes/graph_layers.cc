@@ -21,11 +21,7 @@ auto& g_lost = *new std::vector<std::string>;
 constexpr std::size_t kMaxLost = 100;  // messages
 bool g_has_lost_more = false;          // whether there was no memory for a message
 
-struct Watch {
-  bool is_on = false, has_failed = false;
-  std::string failure;  // the first message; empty if there was no memory for it
-};
-thread_local Watch t_watch;
+thread_local FailureWatch* t_watch = nullptr;  // the innermost one of this thread
 
 void* Open(const char* name) {
   std::shared_ptr<const Packed> packed;
@@ -136,8 +132,8 @@ const char* Run(const void* layer, const OnegruGraphCall* call_given) try {
 
 int Fail(const char* message, int is_watched, int threads) try {
   if (is_watched != 0) {
-    if (!t_watch.is_on) return 1;
-    if (!std::exchange(t_watch.has_failed, true)) t_watch.failure = message;
+    if (t_watch == nullptr) return 1;
+    t_watch->Record(message);
     return 0;
   }
   if (threads > 1) return 1;
@@ -160,12 +156,15 @@ const OnegruGraphApi& GraphApi() {
   return api;
 }
 
-void WatchFailures() { t_watch = {true, false, {}}; }
+FailureWatch::FailureWatch() : outer_(std::exchange(t_watch, this)) {}
 
-std::string WatchedFailure() {
-  const Watch watch = std::exchange(t_watch, {});
-  return watch.has_failed && watch.failure.empty() ? "out of memory" : watch.failure;
+FailureWatch::~FailureWatch() { t_watch = outer_; }
+
+void FailureWatch::Record(const char* message) {
+  if (!std::exchange(has_failed_, true)) failure_ = message;
 }
+
+std::string FailureWatch::Failure() const { return has_failed_ && failure_.empty() ? "out of memory" : failure_; }
 
 std::vector<std::string> TakeLostErrors() {
   const ForkLock lock;

@@ -50,11 +50,24 @@ const OnegruGraphApi& GraphApi();
 // Registers a layer by a name for its lifetime. Layers with the same name must be equal; the last one counts.
 void NameLayer(const std::string& name, const std::shared_ptr<const Packed>& packed);
 
-// Starts recording the failures of watched nodes in this thread. Meanwhile, these nodes do not throw.
-void WatchFailures();
+// Records the failures of watched nodes in this thread for its lifetime. Meanwhile, these nodes do not throw. Watches
+// can be nested, because a signal handler may run another model.
+class FailureWatch {
+ public:
+  FailureWatch();
+  ~FailureWatch();
+  FailureWatch(const FailureWatch&) = delete;
+  FailureWatch& operator=(const FailureWatch&) = delete;
 
-// Stops recording, and returns the first message, or an empty string.
-std::string WatchedFailure();
+  void Record(const char* message);
+  // Returns the first message, or an empty string.
+  std::string Failure() const;
+
+ private:
+  FailureWatch* const outer_;
+  bool has_failed_ = false;
+  std::string failure_;  // empty if there was no memory for it
+};
 
 // Returns and clears the messages of failed runs that were not raised, the oldest first and each once.
 std::vector<std::string> TakeLostErrors();

@@ -200,7 +200,7 @@ class RuntimeModel(ABC):
     def quick_run(
         self, run: Run, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
     ) -> QuickRun | None:
-        """Return a faster form of `run`, by public names, which returns None if it cannot run; or None."""
+        """Return a faster form of `run`, or None without one."""
         return None
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import pickle
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import openvino
 import pytest
+from openvino import opset13 as ops
 
 import onegru
 from onegru import _native
 from onegru.core.dtypes import Array
-from tests.support.files.openvino_models import I, draw, small
+from onegru.formats.openvino.faults import kind_that_can_fail
+from tests.support.decomposed.ir import constant
+from tests.support.files.openvino_models import I, draw, save, sequence, small
+from tests.support.machine.processes import run_python
 
 
 class Subclass(np.ndarray[Any, Any]):
@@ -82,11 +89,12 @@ def test_it_declines(tmp_path: Path, what: str) -> None:
 class Recorded:
     """A call with a function for the other runtime, and what becomes of it."""
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Any, settle: Any = print) -> None:
         self.x, self.y = np.zeros(2, np.float32), np.zeros((2, 3), np.int16)
         self.lost: list[object] = []
         self.call = _native.SizedCall()
-        self.call.prepare([("x", self.x)], [("y", self.y)], lambda: run(self), "request", self.lost)
+        ports = [("x", self.x)], [("y", self.y)]
+        assert self.call.prepare(*ports, lambda: run(self), lambda: settle(self), self.lost)
 
     def __call__(self) -> Any:
         return self.call({"x": np.ones(2, np.float32)})
@@ -98,7 +106,7 @@ def write(recorded: Recorded) -> None:
 
 def raise_error(recorded: Recorded) -> None:
     write(recorded)
-    raise ValueError
+    raise RuntimeError
 
 
 def fail_in_a_node(recorded: Recorded) -> None:
@@ -108,6 +116,7 @@ def fail_in_a_node(recorded: Recorded) -> None:
 
 def call_again(recorded: Recorded) -> None:
     assert recorded() is None
+    assert not recorded.call.prepare([], [], print, print, [])
     write(recorded)
 
 
@@ -117,34 +126,137 @@ def test_a_call() -> None:
     np.testing.assert_array_equal(Recorded(call_again)()["y"], np.full((2, 3), 2, np.int16))
 
 
+def test_an_unpickled_array_fits() -> None:
+    x = pickle.loads(pickle.dumps(np.ones(2, np.float32)))
+    assert Recorded(write).call({"x": x}) is not None
+
+
 @pytest.mark.parametrize("run", [raise_error, fail_in_a_node])
 def test_a_run_that_fails_is_left_to_the_caller(run: Any) -> None:
     recorded = Recorded(run)
     assert recorded() is None and recorded.lost == []
-    assert _native.watched_failure() == ""
+    assert _native.graph_fail("not watched", True, 2)
 
 
-def test_an_output_that_was_not_written_is_a_lost_error() -> None:
-    recorded = Recorded(lambda recorded: None)
-    assert recorded() is None and recorded.lost == ["request"]
+def test_an_output_that_was_not_written_is_settled() -> None:
+    assert Recorded(lambda recorded: None, write)()["y"][0, 0] == 2
+    assert Recorded(lambda recorded: None, raise_error)() is None
     recorded = Recorded(write)
-    recorded.lost.append("another")
+    recorded.lost.append("a request")
     assert recorded() is None and recorded.y[0, 0] == 0
 
 
-def test_an_interrupt_is_raised() -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError, TypeError, RecursionError])
+def test_an_exception_of_a_signal_handler_is_raised(error: type[BaseException]) -> None:
     def interrupt(recorded: Recorded) -> None:
-        raise KeyboardInterrupt
+        raise error
 
-    recorded = Recorded(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        recorded()
-    assert recorded.lost == []
+    with pytest.raises(error):
+        Recorded(interrupt)()
+    with pytest.raises(error):
+        _native.run_watched(lambda: interrupt(None))  # type: ignore[arg-type]
+
+
+def test_watches_can_be_nested() -> None:
+    def outer() -> None:
+        assert not _native.graph_fail("the first", True, 1)
+        assert _native.run_watched(lambda: _native.graph_fail("within", True, 1)) == "within"
+        assert _native.run_watched(lambda: None) == ""
+        assert not _native.graph_fail("the second", True, 1)
+
+    assert _native.run_watched(outer) == "the first"
 
 
 def test_wrong_ports_are_refused() -> None:
     for port in (("x", [1.0]), (1, X), ("x", X.T)):
         with pytest.raises(ValueError, match="ports: must be pairs"):
-            _native.SizedCall().prepare([port], [], print, "request", [])  # type: ignore[list-item]
+            _native.SizedCall().prepare([port], [], print, print, [])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="lost: must be a list"):
-        _native.SizedCall().prepare([], [], print, "request", ())  # type: ignore[arg-type]
+        _native.SizedCall().prepare([], [], print, print, ())  # type: ignore[arg-type]
+
+
+# ---- layers that can fail
+
+
+def failing(folder: Path) -> Path:
+    """A model whose ScatterUpdate fails in place, after an earlier layer has written the output."""
+    x = ops.parameter([-1, -1, I], np.float32, name="x")
+    index = ops.parameter([1], np.int32, name="index")
+    flat = ops.reshape(ops.relu(sequence(x, I).output(0)), constant(-1), False)
+    ones = ops.constant(np.ones(1, np.float32))
+    return save(
+        folder / "failing.xml",
+        {"out": ops.scatter_update(flat, index, ones, ops.constant(np.int64(0))).output(0)},
+        [x, index],
+    )
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = onegru.get_num_threads()
+    onegru.set_num_threads(1)
+    yield
+    onegru.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_errors_of_other_layers_are_raised_each_time(tmp_path: Path) -> None:
+    model = onegru.load(failing(tmp_path))
+    good, bad = ({"x": draw(1, 1, I), "index": np.array([index], np.int32)} for index in (0, 10**6))
+    expected = model.run(good)["out"]
+    for _ in range(4):
+        np.testing.assert_array_equal(model.run(good)["out"], expected)
+    for _ in range(3):
+        with pytest.raises(onegru.FormatError):
+            model.run(bad)
+    np.testing.assert_array_equal(model.run(good)["out"], expected)
+
+
+def test_a_model_can_be_deleted_after_an_error(tmp_path: Path) -> None:
+    code = """
+        import gc, sys
+        import numpy as np, onegru
+        onegru.set_num_threads(1)
+        x = np.ones((1, 1, int(sys.argv[2])), np.float32)
+        for _ in range(5):
+            model = onegru.load(sys.argv[1])
+            for index in (0, 0, 0, 10**6):
+                try:
+                    model.run({"x": x, "index": np.array([index], np.int32)})
+                except onegru.FormatError:
+                    print("refused")
+            del model
+            gc.collect()
+    """
+    assert run_python(code, failing(tmp_path), str(I)).stdout == "refused\n" * 5
+
+
+@pytest.mark.parametrize(("indices", "is_safe"), [([0, -3], True), ([3], False), ([-4], False)])
+def test_only_a_gather_within_bounds_cannot_fail(indices: list[int], is_safe: bool) -> None:
+    x = ops.parameter([2, 3], np.float32)
+    node = ops.gather(x, constant(*indices), ops.constant(np.int64(1)))
+    model = openvino.Model([ops.result(node)], [x], "test")
+    assert kind_that_can_fail(model) == (None if is_safe else "Gather")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_refuses_layers_that_can_fail(tmp_path: Path) -> None:
+    code = """
+        import os, sys
+        import numpy as np, onegru
+        onegru.set_num_threads(1)
+        model = onegru.load(sys.argv[1])
+        inputs = {"x": np.ones((1, 1, int(sys.argv[2])), np.float32), "index": np.zeros(1, np.int32)}
+        for _ in range(3):
+            model.run(inputs)
+        if os.fork() == 0:
+            try:
+                model.run(inputs)
+            except onegru.FormatError as error:
+                print(error, flush=True)
+            os._exit(0)  # OpenVINO's destructors would wait for its threads
+        else:
+            os.wait()
+    """
+    said = run_python(code, failing(tmp_path), str(I)).stdout
+    assert "ScatterUpdate layer in a process that was forked" in said

@@ -20,9 +20,9 @@ from onegru.core.machine import foreign_threads_run, memory_size
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.native import get_num_threads
 from onegru.formats.graph import GruStep, Observer, QuickRun
-from onegru.formats.openvino.faults import layers_of, work_around_faults
+from onegru.formats.openvino.faults import kind_that_can_fail, layers_of, work_around_faults
 from onegru.formats.openvino.fields import ELEMENT_TYPES
-from onegru.runtimes.openvino_graph import infer, inference_in_place, sizes_of
+from onegru.runtimes.openvino_graph import infer, run_of, sizes_of
 
 # The location in OpenVINO's sources in a message, and the check that failed.
 _SOURCES = re.compile(
@@ -38,7 +38,7 @@ _Sizes = tuple[tuple[int, ...], ...]
 _Ports = Sequence[tuple[str, int]]  # public names, and indices of inputs or outputs
 _PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
 
-# A byte that a run leaves at the end of an output only by chance.
+# Fills the last element of each output before a run, as in native/python/sized_call.cc.
 _UNWRITTEN = 0xFB
 
 # Seconds to wait before a fork. After a run, OpenVINO's threads wait actively for less than 1 ms. A child
@@ -81,6 +81,7 @@ class Network:
         self._sized: dict[_Sizes, _Compiled] = {}
         self._quick = _native.SizedCall()
         self._quick_ports: tuple[_Ports, _Ports] = ([], [])
+        self._not_quick: _Compiled | None = None  # the model that the quick call will run
 
     def _replace_layers(
         self, grus: Sequence[GruStep], options: EngineOptions, observer: Observer | None
@@ -117,8 +118,8 @@ class Network:
             compiled = core_with_extensions().compile_model(model, "CPU", properties)
         except Exception as error:  # OpenVINO raises errors of many classes
             raise FormatError(f"{self._file}: OpenVINO refuses it ({_one_line(error)})") from error
-        is_plain = _is_fixed(model) and not any(map(_is_input, model.outputs))
-        return _Compiled(compiled, self._file, is_plain and not self._is_observed)
+        is_plain = _is_fixed(model) and not any(map(_is_input, model.outputs)) and not self._is_observed
+        return _Compiled(compiled, self._file, is_plain, kind_that_can_fail(model))
 
     def run(self, arrays: Sequence[Any]) -> list[Array]:
         """Return the outputs for these inputs."""
@@ -128,10 +129,13 @@ class Network:
             if compiled is None or self._is_open:
                 sizes = tuple(array.shape for array in given)
                 compiled = self._sized.get(sizes) or self._for(sizes, given)
-            return compiled.run(given)
+            results = compiled.run(given)
+            if compiled is self._not_quick:
+                self._prepare_quick(compiled)
+            return results
         except FormatError:
             raise
-        except Exception as error:  # OpenVINO raises errors of many classes
+        except (RuntimeError, ValueError, LookupError) as error:  # others are of signal handlers
             line = _one_line(error)
             if (ours := _OURS.search(line)) is not None:
                 operator = self._operators.get(ours[1], "GRU")
@@ -139,22 +143,25 @@ class Network:
             raise FormatError(f"{self._file}: OpenVINO fails ({line})") from error
 
     def quick_run(self, inputs: _Ports, outputs: _Ports) -> QuickRun:
-        """Return a function that runs the latest model for one set of sizes; None if it cannot run."""
+        """Return a function for the sizes that were compiled last; it returns None if it cannot run."""
         self._quick_ports = inputs, outputs
-        if self._any is not None:
-            self._prepare_quick(self._any)
+        self._not_quick = self._any
         return self._quick
 
     def _prepare_quick(self, compiled: _Compiled) -> None:
-        if (request := compiled.sized_request()) is not None:
-            inputs, outputs = self._quick_ports
-            self._quick.prepare(
-                [(name, request.inputs[index]) for name, index in inputs],
-                [(name, request.outputs[index]) for name, index in outputs],
-                request.run_in_place,
-                request,
-                compiled.lost,
-            )
+        """Let the quick call run a model, unless another thread uses it."""
+        request = compiled.take_sized_request()
+        inputs, outputs = self._quick_ports
+        if request is None or self._quick.prepare(
+            [(name, request.inputs[index]) for name, index in inputs],
+            [(name, request.outputs[index]) for name, index in outputs],
+            request.run_here,
+            request.settle,
+            compiled.lost,
+        ):
+            self._not_quick = None
+        else:
+            compiled.idle.append(request)
 
     def _for(self, sizes: _Sizes, given: Sequence[Array]) -> _Compiled:
         """Return the model for these sizes; it is compiled for them when they occur a second time."""
@@ -178,8 +185,7 @@ class Network:
                 made = self._compiled(self._reshaped(sizes))
                 # OpenVINO optimizes more if sizes are fixed, and sometimes wrongly (seen in 2026.4).
                 if all(map(_agree, made.run(given), self._any.run(given))):
-                    self._sized[sizes] = made
-                    self._prepare_quick(made)
+                    self._sized[sizes] = self._not_quick = made
             except Exception:  # some models can run these sizes only if sizes are open
                 pass
             return self._sized[sizes]
@@ -214,11 +220,12 @@ def _is_input(output: Any) -> bool:
 class _Compiled:
     """Compiled model with its requests, each with separate tensors."""
 
-    def __init__(self, compiled: Any, file: str, is_fixed: bool) -> None:
+    def __init__(self, compiled: Any, file: str, is_fixed: bool, can_fail: str | None) -> None:
         self.model = compiled
+        self.can_fail = can_fail  # the type of a layer whose errors OpenVINO can lose
         self.process = os.getpid()  # the process that compiled it and has its threads
         self.lost: list[object] = []  # requests whose errors were lost, and that OpenVINO can run again
-        self._idle: list[_Request | _SizedRequest] = []
+        self.idle: list[_Request | _SizedRequest] = []
         ports = [*compiled.inputs, *compiled.outputs]
         types = [port.element_type.to_string() for port in ports]
         for words in types:
@@ -226,23 +233,27 @@ class _Compiled:
                 raise FormatError(
                     f"{file}: an input or output is {words}; must be one of {', '.join(ELEMENT_TYPES)}"
                 )
-        self._request = _SizedRequest if is_fixed and _PLAIN.issuperset(types) else _Request
+        is_sized = is_fixed and can_fail is None and _PLAIN.issuperset(types)
+        self._request = _SizedRequest if is_sized else _Request
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Run the model and return its outputs."""
         try:
-            request = self._idle.pop()
+            request = self.idle.pop()
         except IndexError:
             request = self._request(self)
         results = request.run(arrays)
-        self._idle.append(request)
+        self.idle.append(request)
         return results
 
-    def sized_request(self) -> _SizedRequest | None:
-        """Return a request for other use; None if it would not be for one set of sizes."""
+    def take_sized_request(self) -> _SizedRequest | None:
+        """Return a request that this model no longer uses; None if its requests are for any sizes."""
         if self._request is _Request:
             return None
-        request = self._idle.pop() if self._idle else _SizedRequest(self)
+        try:
+            request = self.idle.pop()
+        except IndexError:
+            request = _SizedRequest(self)
         assert isinstance(request, _SizedRequest)
         return request
 
@@ -269,26 +280,32 @@ class _Request:
         if os.getpid() == self._compiled.process:
             infer(self._request)
         else:  # a forked child, which has no OpenVINO threads
-            _infer_here(inference_in_place(self._request))
+            if (kind := self._compiled.can_fail) is not None:
+                raise RuntimeError(
+                    f"OpenVINO loses errors of its {kind} layer in a process that was forked after the model "
+                    "was loaded; load the model in this process"
+                )
+            _run_here(run_of(self._request))
         return [_array(self._request.get_tensor(port)) for port in self._outputs]
 
 
-def _infer_here(run: Callable[[], object]) -> None:
+def _run_here(run: Callable[[], object]) -> None:
     """Run a request in this thread: raises errors of GRU layers; errors of other layers can be lost."""
-    _native.watch_failures()
-    try:
-        run()
-    finally:
-        if failure := _native.watched_failure():
-            raise RuntimeError(failure)
+    if failure := _native.run_watched(run):
+        raise RuntimeError(failure)
+
+
+# Requests whose errors were lost. Their failed work stays in a queue of the thread, and the next run of any
+# model in this thread executes it, so they must never be freed.
+_KEPT: list[object] = []
 
 
 class _SizedRequest:
     """Request for one set of sizes, with arrays that OpenVINO reads and writes in place."""
 
-    # It runs in the caller's thread, which is faster. If the last element of an output keeps its marker, an
-    # error was perhaps lost. Then the request runs again, and from then on in OpenVINO's thread, because
-    # failed work stays in a queue for the caller's thread.
+    # It runs in the caller's thread, which is faster. OpenVINO can lose errors there, so only models whose
+    # layers cannot fail have such requests. If the last element of an output still has its marker, the run is
+    # repeated in OpenVINO's thread.
 
     def __init__(self, compiled: _Compiled) -> None:
         import openvino
@@ -304,24 +321,47 @@ class _SizedRequest:
             for port, array in zip(ports, arrays, strict=True):
                 if array.size:
                     self._request.set_tensor(port, openvino.Tensor(array, shared_memory=True))
-        self.run_in_place = inference_in_place(self._request)
+        self.run_here = run_of(self._request)
         self._ends = [array.reshape(-1)[-1:].view(np.uint8) for array in self.outputs if array.size]
-        self._unwritten = {bytes([_UNWRITTEN] * end.size) for end in self._ends}
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         for own, array in zip(self.inputs, arrays, strict=True):
             own[...] = array
-        compiled = self._compiled
-        is_forked = os.getpid() != compiled.process
-        if is_forked or not compiled.lost:
-            for end in self._ends:
-                end.fill(_UNWRITTEN)
-            _infer_here(self.run_in_place)
-            if not self._unwritten.isdisjoint([end.tobytes() for end in self._ends]):
-                compiled.lost.append(self)
-        if compiled.lost and not is_forked:
+        if self._compiled.lost and not self._is_forked():
             infer(self._request)
+        else:
+            self._mark(_UNWRITTEN)
+            _run_here(self.run_here)
+            if self._is_marked(_UNWRITTEN):
+                self.settle()
         return [array.copy() for array in self.outputs]
+
+    def settle(self) -> None:
+        """Run again if a run perhaps did not write an output, and find out whether an error was lost."""
+        if self._is_forked():  # a child has no OpenVINO threads
+            self._mark(_UNWRITTEN - 1)
+            _run_here(self.run_here)
+            if self._is_marked(_UNWRITTEN - 1):
+                raise RuntimeError("a layer failed in a forked process, where OpenVINO loses the error")
+            return
+        is_lost = True
+        try:
+            infer(self._request)
+            is_lost = not self._is_marked(_UNWRITTEN)
+        finally:
+            if is_lost:
+                self._compiled.lost.append(self)
+                _KEPT.append(self)
+
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._compiled.process
+
+    def _mark(self, marker: int) -> None:
+        for end in self._ends:
+            end.fill(marker)
+
+    def _is_marked(self, marker: int) -> bool:
+        return any(end.tobytes() == bytes([marker] * end.size) for end in self._ends)
 
 
 def weights_of(
