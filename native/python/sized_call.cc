@@ -43,8 +43,7 @@ struct Port {
   // Copies an argument. Returns false if it is not an array of the same type and sizes.
   bool CopyFrom(nb::handle given) const {
     PyArrayObject* const from = AsArray(given);
-    if (from == nullptr || !IsOfType(from) || PyArray_NDIM(from) != PyArray_NDIM(array) ||
-        !PyArray_ISCARRAY_RO(from) ||
+    if (from == nullptr || !IsOfType(from) || PyArray_NDIM(from) != PyArray_NDIM(array) || !PyArray_ISCARRAY_RO(from) ||
         !PyArray_CompareLists(PyArray_DIMS(from), PyArray_DIMS(array), PyArray_NDIM(array))) {
       return false;
     }
@@ -135,8 +134,8 @@ class SizedCall {
     return found;
   }
 
-  // Returns false after an error of the other runtime, which is always a RuntimeError. The caller of Call raises it when
-  // it repeats the run. Other exceptions are of signal handlers.
+  // Returns false after an error of the other runtime, which is always a RuntimeError. The caller of Call raises it
+  // when it repeats the run. Other exceptions are of signal handlers.
   bool Run() {
     const FailureWatch watch;
     try {

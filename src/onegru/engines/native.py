@@ -32,7 +32,7 @@ _asked = 0
 
 # Digest of _native.pyi.
 # table: native_digest
-_DIGEST = "4a23846d19cb"
+_DIGEST = "205fdc28480e"
 # end
 
 #: The interface that the compiled module must have: its functions, as a digest, and the tables whose rows are
