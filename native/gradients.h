@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "native/packed.h"
+#include "native/packing/packed.h"
 #include "native/problem.h"
 
 namespace onegru {

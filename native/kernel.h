@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "native/float_mode.h"
-#include "native/packed.h"
+#include "native/packing/packed.h"
 #include "native/problem.h"
 #include "native/threads/team.h"
 

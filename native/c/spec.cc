@@ -7,7 +7,7 @@
 #include <string>
 
 #include "native/float_mode.h"
-#include "native/packed.h"
+#include "native/packing/packed.h"
 #include "native/runtimes/onnx_gru.h"
 #include "native/targets/targets.h"
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "native/packed.h"
+#include "native/packing/packed.h"
 #include "native/problem.h"
 
 namespace onegru {

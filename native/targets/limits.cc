@@ -65,7 +65,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-#include "native/packed.h"
+#include "native/packing/packed.h"
 #include "native/targets/limits.h"
 #include "native/targets/target_list.h"
 #include "native/targets/targets.h"

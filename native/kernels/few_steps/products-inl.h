@@ -9,7 +9,7 @@
 #include "hwy/highway.h"
 #include "native/kernels/products/arithmetic-inl.h"
 #include "native/memory_pool.h"
-#include "native/pack_matrix.h"
+#include "native/packing/pack_matrix.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_FEW_STEPS_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_FEW_STEPS_PRODUCTS_INL_H_

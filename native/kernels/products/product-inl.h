@@ -7,7 +7,7 @@
 
 #include "hwy/highway.h"
 #include "native/kernels/products/arithmetic-inl.h"
-#include "native/packed.h"
+#include "native/packing/packed.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCT_INL_H_

@@ -1,14 +1,14 @@
 // Conversion of a matrix to the packed int8 layout and back.
 
-#ifndef ONEGRU_NATIVE_PACK_INT8_H_
-#define ONEGRU_NATIVE_PACK_INT8_H_
+#ifndef ONEGRU_NATIVE_PACKING_PACK_INT8_H_
+#define ONEGRU_NATIVE_PACKING_PACK_INT8_H_
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "native/packed.h"
+#include "native/packing/packed.h"
 
 namespace onegru {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "native/packed.h"
+#include "native/packing/packed.h"
 
 namespace onegru {
 

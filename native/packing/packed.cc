@@ -1,4 +1,4 @@
-#include "native/packed.h"
+#include "native/packing/packed.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 #include "native/float_mode.h"
 #include "native/kernel.h"
-#include "native/pack_int8.h"
-#include "native/pack_matrix.h"
+#include "native/packing/pack_int8.h"
+#include "native/packing/pack_matrix.h"
 #include "native/system/system.h"
 #include "native/targets/targets.h"
 

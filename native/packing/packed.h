@@ -16,8 +16,8 @@
 // An output channel is a row of W or R. In int8, its weights are integers in ±127 times the scale of the channel, or of
 // their group within the channel.
 
-#ifndef ONEGRU_NATIVE_PACKED_H_
-#define ONEGRU_NATIVE_PACKED_H_
+#ifndef ONEGRU_NATIVE_PACKING_PACKED_H_
+#define ONEGRU_NATIVE_PACKING_PACKED_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -175,4 +175,4 @@ void QuantizeChannel(const float* w, std::size_t K, std::int8_t* q, float* scale
 
 }  // namespace onegru
 
-#endif  // ONEGRU_NATIVE_PACKED_H_
+#endif  // ONEGRU_NATIVE_PACKING_PACKED_H_

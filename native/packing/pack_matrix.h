@@ -1,7 +1,7 @@
 // Conversion of a matrix to the packed floating-point layouts and back.
 
-#ifndef ONEGRU_NATIVE_PACK_MATRIX_H_
-#define ONEGRU_NATIVE_PACK_MATRIX_H_
+#ifndef ONEGRU_NATIVE_PACKING_PACK_MATRIX_H_
+#define ONEGRU_NATIVE_PACKING_PACK_MATRIX_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "native/float16.h"
-#include "native/packed.h"
+#include "native/packing/packed.h"
 
 namespace onegru {
 
