@@ -8,8 +8,8 @@ from onegru.core.dtypes import BY_SIZE, Array, default_float_mode, group_size, i
 from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 
-# The same limits as in native/packing/packed.h: the most inputs of a product; the least and the largest range of
-# a channel, from which its scale follows.
+# The same limits as in native/packing/packed.h: the most inputs of a product; the least and the largest range
+# of a channel, from which its scale follows.
 _MOST_INPUTS = 1 << 17
 LEAST_RANGE = np.float32(2.0**-100)
 _LARGEST_RANGE = np.float32(float.fromhex("0x1.fffffp127"))

@@ -234,9 +234,10 @@ def test_a_model_can_be_deleted_after_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("indices", "is_safe"), [([0, -3], True), ([3], False), ([-4], False)])
 def test_only_a_gather_within_bounds_cannot_fail(indices: list[int], is_safe: bool) -> None:
     x = ops.parameter([2, 3], np.float32)
-    node = ops.gather(x, constant(*indices), ops.constant(np.int64(1)))
-    model = openvino.Model([ops.result(node)], [x], "test")
-    assert kind_that_can_fail(model) == (None if is_safe else "Gather")
+    for axis in (np.int64(1), np.array([-1])):
+        node = ops.gather(x, constant(*indices), ops.constant(axis))
+        model = openvino.Model([ops.result(node)], [x], "test")
+        assert kind_that_can_fail(model) == (None if is_safe else "Gather")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

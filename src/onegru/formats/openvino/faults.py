@@ -47,7 +47,7 @@ def _has_valid_indices(gather: Any) -> bool:
     sizes = sizes_of(data.get_partial_shape())
     if sizes is None or not all(node.get_node().get_type_name() == "Constant" for node in (indices, axis)):
         return False
-    size = sizes[int(axis.get_node().get_data())]
+    size = sizes[axis.get_node().get_data().item()]
     numbers, bound = indices.get_node().get_data(), 1 if size is None else size
     return bool(((-bound <= numbers) & (numbers < bound)).all())
 
