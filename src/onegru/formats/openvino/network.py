@@ -81,7 +81,7 @@ class Network:
         self._sized: dict[_Sizes, _Compiled] = {}
         self._quick = _native.SizedCall()
         self._quick_ports: tuple[_Ports, _Ports] = ([], [])
-        self._not_quick: _Compiled | None = None  # the model that the quick call will run
+        self._next_quick: _Compiled | None = None  # the model to prepare for quick calls
 
     def _replace_layers(
         self, grus: Sequence[GruStep], options: EngineOptions, observer: Observer | None
@@ -130,7 +130,7 @@ class Network:
                 sizes = tuple(array.shape for array in given)
                 compiled = self._sized.get(sizes) or self._for(sizes, given)
             results = compiled.run(given)
-            if compiled is self._not_quick:
+            if compiled is self._next_quick:
                 self._prepare_quick(compiled)
             return results
         except FormatError:
@@ -145,7 +145,7 @@ class Network:
     def quick_run(self, inputs: _Ports, outputs: _Ports) -> QuickRun:
         """Return a function for the sizes that were compiled last; it returns None if it cannot run."""
         self._quick_ports = inputs, outputs
-        self._not_quick = self._any
+        self._next_quick = self._any
         return self._quick
 
     def _prepare_quick(self, compiled: _Compiled) -> None:
@@ -159,7 +159,7 @@ class Network:
             request.settle,
             compiled.lost,
         ):
-            self._not_quick = None
+            self._next_quick = None
         else:
             compiled.idle.append(request)
 
@@ -185,7 +185,7 @@ class Network:
                 made = self._compiled(self._reshaped(sizes))
                 # OpenVINO optimizes more if sizes are fixed, and sometimes wrongly (seen in 2026.4).
                 if all(map(_agree, made.run(given), self._any.run(given))):
-                    self._sized[sizes] = self._not_quick = made
+                    self._sized[sizes] = self._next_quick = made
             except Exception:  # some models can run these sizes only if sizes are open
                 pass
             return self._sized[sizes]
