@@ -499,6 +499,46 @@ def test_calls_use_no_more_threads_than_pytorch_may(monkeypatch: pytest.MonkeyPa
         onegru.set_num_threads(mine)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "options", [{}, {"batch_first": True, "bias": False}, {"linear_before_reset": False, "clip": 0.7}]
+)
+def test_layers_on_several_threads_have_the_same_bits(
+    options: dict[str, Any], dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onegru import _native
+
+    runs, run_stack = [], _native.run_stack
+
+    def counted(*args: Any) -> Any:
+        runs.append(Y := run_stack(*args))
+        return Y
+
+    monkeypatch.setattr(_native, "run_stack", counted)
+    module = ours.GRU(40, 96, 3, dtype=dtype, **options)
+    # Steps of a view, and states in another order in memory.
+    X, h = torch.randn(241, 2, 40, dtype=dtype)[1:], torch.randn(2, 3, 96, dtype=dtype).transpose(0, 1)
+    X = X.transpose(0, 1) if module.batch_first else X
+    before, found = h.clone(), []
+    pytorchs = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        for threads in (1, 2):
+            onegru.set_num_threads(threads)
+            with torch.no_grad():
+                found.append([*module(X, h), *module(X)])
+        assert len(runs) == 2
+        recorded = [*module(X, h), *module(X)]  # with gradients, one layer after another
+        assert len(runs) == 2
+    finally:
+        onegru.set_num_threads(None)
+        torch.set_num_threads(pytorchs)
+    assert all(map(torch.equal, *found)) and all(map(torch.equal, found[0], recorded))
+    assert torch.equal(h, before)
+    with torch.no_grad(), pytest.raises(onegru.SpecError, match="39 features; must have 40"):
+        module(X[..., 1:])
+
+
 def test_options_are_read_as_everywhere_else() -> None:
     """clip, alpha and beta are float32 numbers, and what onegru.GRU refuses is refused here."""
     gru = ours.GRU(4, 4, dtype=torch.float64, clip=0.37)

@@ -92,6 +92,10 @@ class TrainedLayer:
         self._is_default = spec.clip is None and set(spec.activations) == {DEFAULT_ACTIVATIONS}
         self._native = _native.Layer(*layer_arguments(spec), kind, self._dtype, given, order, packs)
 
+    def stream(self, state: Array) -> _native.Stream:
+        """Return a native stream through this forward layer, which changes `state` [B, H] in place."""
+        return _native.Stream(self._native, state)
+
     def saved_size(self, call: Call) -> int:
         """Return the saved values per row and step; 0 if the gradients compute the gates again."""
         T, B, _ = call.X.shape

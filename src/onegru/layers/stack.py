@@ -152,10 +152,8 @@ class Stack:
         is_forward = all(type(layer) is GRU and layer.spec.direction == "forward" for layer in self)
         if not is_plain or not is_forward or sequence_lens is not None or len(self) == 1:
             return None
-        B, threads = X.shape[1 - layout], _native.num_threads()
-        flops = X.shape[0] * X.shape[1] * self._flops_of_row
-        # With more rows, each thread computes its share of the batch.
-        if threads == 1 or not 0 < B < 4 * threads or flops < _PIPELINE_FLOPS:
+        B = X.shape[1 - layout]
+        if not may_pipeline(B, X.shape[0] * X.shape[1] * self._flops_of_row):
             return None
         states = _initial_states(self, initial_h, layout)
         streams = [layer.stream(B) for layer in self]
@@ -324,6 +322,12 @@ class StackStream:
             for stream, state in zip(moving, before, strict=True):
                 stream.state = state
             raise
+
+
+def may_pipeline(rows: int, flops: float) -> bool:
+    """Whether layers may be faster as a pipeline; with more rows, each thread computes a share of them."""
+    threads = _native.num_threads()
+    return threads > 1 and 0 < rows < 4 * threads and flops >= _PIPELINE_FLOPS
 
 
 def layers_of(source: GRU | Stack) -> Sequence[GRU]:

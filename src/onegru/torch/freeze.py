@@ -15,7 +15,7 @@ from onegru.core.spec import Weights
 from onegru.layers.gru import GRU as Layer
 from onegru.layers.stack import Stack
 from onegru.torch.arguments import TorchGruConfig, swap_gates
-from onegru.torch.autograd.function import gru_layer
+from onegru.torch.autograd.function import gru_layer, gru_pipeline
 from onegru.torch.autograd.memory import Tensors, array_if_given, array_of
 from onegru.torch.autograd.watching import is_dual, is_intercepted, is_known, is_transforming
 from onegru.torch.threads import with_threads
@@ -39,11 +39,13 @@ class Freezable(nn.Module):
         return found
 
     def run_layers(
-        self, X: Tensor, initial_h: Tensor | None, lengths: Tensor | None
+        self, X: Tensor, initial_h: Tensor | None, lengths: Tensor | None, weights: Sequence[Tensors]
     ) -> tuple[Tensor, Tensor] | None:
-        """Run several frozen layers together, so that they can share threads; None for other modules."""
-        if self.frozen_layers is None or len(self.frozen_layers) == 1 or not is_known():
+        """Run several layers together, so that they can share threads; None if this is not possible."""
+        if len(weights) == 1 or not is_known():
             return None
+        if self.frozen_layers is None:
+            return gru_pipeline(self.form, X, initial_h, weights) if lengths is None else None
         stack = Stack(self.frozen_layers)
         found: tuple[Tensor, Tensor] = _run(self, stack, X, initial_h, None, lengths, None)
         return found

@@ -231,12 +231,15 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         is_plain = (
             groups is None and resets is None and scores is None and not (self.dropout and self.training)
         )
-        if is_plain and (found := self.run_layers(X, states, lengths)) is not None:
-            return found[0].to(wanted), found[1].to(wanted)
         each = len(weights) // self.num_layers
+        layers = [
+            self._with_biases(weights[number * each : (number + 1) * each])
+            for number in range(self.num_layers)
+        ]
+        if is_plain and (found := self.run_layers(X, states, lengths, layers)) is not None:
+            return found[0].to(wanted), found[1].to(wanted)
         last: list[Tensor] = []
-        for number in range(self.num_layers):
-            own = self._with_biases(weights[number * each : (number + 1) * each])
+        for number, own in enumerate(layers):
             start = None if states is None else states[number * D : (number + 1) * D]
             if groups is None:
                 tensors = (X, start, scores, lengths, resets, *own)

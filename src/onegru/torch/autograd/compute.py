@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from onegru import _native
 from onegru.core.dtypes import contiguous
 from onegru.core.errors import SpecError
 from onegru.engines.training import Call, DirectionWeights, Outputs, Resets, TrainedLayer
+from onegru.layers.stack import may_pipeline
 from onegru.torch.arguments import GATES, TorchGruConfig, check_steps, spec_of
 from onegru.torch.autograd.memory import TYPES, Tensors, array_if_given, array_of
 from onegru.torch.threads import with_threads
@@ -20,7 +23,13 @@ WEIGHTS = ("W", "R", "Wb", "Rb")
 
 
 def _layer(
-    form: TorchGruConfig, X: Tensor, weights: Tensors, attention: bool, packs: bool = True
+    form: TorchGruConfig,
+    X: Tensor,
+    weights: Tensors,
+    attention: bool,
+    *,
+    packs: bool = True,
+    input_size: int | None = None,
 ) -> TrainedLayer:
     each = len(weights) // form.num_directions
     read = each if packs else 2  # gradients from saved gates read only the matrices
@@ -35,7 +44,8 @@ def _layer(
     if X.dim() != 3 or own[0].R.ndim != 2:  # hooks of saved tensors may return anything
         raise SpecError(f"X, R: {X.dim()} and {own[0].R.ndim} axes; must have 3 and 2")
     # Sizes are tensors while a call is traced.
-    spec = spec_of(form, int(X.shape[2]), int(own[0].R.shape[1]), TYPES[X.dtype], attention)
+    width = int(X.shape[2] if input_size is None else input_size)
+    spec = spec_of(form, width, int(own[0].R.shape[1]), TYPES[X.dtype], attention)
     return TrainedLayer(spec, own, GATES, packs=packs)
 
 
@@ -69,6 +79,24 @@ def forward(form: TorchGruConfig, tensors: Tensors, saves: bool = False) -> tupl
         layer.forward, call, out=Outputs(array_of("Y", Y).transpose(0, 2, 1, 3), array_of("Y_h", Y_h), saved)
     )
     return Y, Y_h, gates
+
+
+def forward_as_pipeline(
+    form: TorchGruConfig, X: Tensor, initial_h: Tensor | None, weights: Sequence[Tensors]
+) -> tuple[Tensor, Tensor] | None:
+    """Return Y [T, B, H] and Y_h [L, B, H] of forward layers; None if a pipeline is not faster."""
+    (T, B, I), H = X.shape, int(weights[0][1].shape[1])
+    sizes = [I] + [H] * (len(weights) - 1)
+    if not may_pipeline(B, T * B * sum(6.0 * H * (size + H) for size in sizes)):
+        return None
+    start = X.new_zeros((len(weights), B, H)) if initial_h is None else initial_h
+    states = [np.array(array_of("initial_h", state)) for state in start]
+    streams = [
+        _native.Stepper(_layer(form, X, own, False, input_size=size).stream(state))
+        for own, size, state in zip(weights, sizes, states, strict=True)
+    ]
+    Y = _native.run_stack(streams, array_of("X", X), False)
+    return None if Y is None else (torch.from_numpy(Y)[:, 0], torch.from_numpy(np.stack(states)))
 
 
 def backward(
