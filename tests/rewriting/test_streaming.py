@@ -1272,6 +1272,27 @@ def test_pads_that_depend_on_a_stride(tmp_path: Path) -> None:
     assert report.outputs and all(item.compared for item in report.outputs)
 
 
+@pytest.mark.parametrize("delay", [0, 2])
+def test_an_output_of_steps_and_rows_on_one_axis(delay: int, tmp_path: Path) -> None:
+    """[time·batch, C], as language models write their scores."""
+    net = Network(np.random.default_rng(1))
+    net.last = lookahead(net) if delay else net.last
+    rows = net.add("Reshape", net.swapped(net.gru()), net.constant([-1, C], np.int64))
+    proto = net.proto()
+    proto.graph.node[-1].input[0] = rows
+    proto.graph.output[0].CopyFrom(value("Z", shape=[None, C]))
+    source, target = save(tmp_path, proto), tmp_path / "t.onnx"
+    report = onegru.make_streaming(source, target, delay=True, time={"X": 2})
+    assert report.outputs and report.outputs[0].max_abs <= report.outputs[0].tolerance
+    X = np.random.default_rng(2).standard_normal((B, C, T)).astype(np.float32)
+    whole, stream = onegru.load(source).run({"X": X})["Z"], onegru.load(target).stream()
+    later = json.loads(onnx.load(target).metadata_props[0].value)["delays"].get("Z", 0)
+    assert (later > 0) == (delay > 0)
+    bounds = [0, later + 1, *range(later + 2, T + 1)]
+    parts = [stream.step({"X": X[:, :, a:b]})["Z"] for a, b in pairwise(bounds)]
+    np.testing.assert_allclose(np.concatenate(parts), whole[: B * (T - later)], atol=1e-5)
+
+
 def test_steps_that_wait_with_rows(tmp_path: Path) -> None:
     """A cache of [batch·time, C] would take the steps of other rows."""
     net = Network(np.random.default_rng(1))

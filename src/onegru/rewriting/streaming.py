@@ -123,7 +123,9 @@ def compare_in_chunks(
         for name, axis in made.axes.items():
             expected = case.outputs[name]
             if axis is not None:
-                expected = np.take(expected, range(max(0, total - made.delays.get(name, 0))), axis)
+                in_step = expected.shape[axis] // total  # more than 1 if the axis also has rows or features
+                kept = in_step * max(0, total - made.delays.get(name, 0))
+                expected = np.take(expected, range(kept), axis)
             words = f"output {name!r} in chunks of {sizes[:4]}…"
             report = compare(name, "onegru", words, expected, results[name])
             if name not in found or report.max_abs > found[name].max_abs:

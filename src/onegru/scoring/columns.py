@@ -60,7 +60,18 @@ class Ragged:
     lengths: Array  # [rows], the number of steps of each row
 
 
-def check_type(field: Field, schema: pa.Schema) -> None:
+def check_columns(fields: Sequence[Field], lengths: str, schema: pa.Schema) -> None:
+    """Raise SpecError unless a table has a fitting column for each field, and none named `lengths`."""
+    for field in fields:
+        _check_column(field, schema)
+    if lengths in schema.names:
+        why = (
+            "a column with the name of the model's input for lengths, which gets the lengths of the sequences"
+        )
+        raise SpecError(f"{lengths!r}: {why}; to use it, name it (inputs, --column {lengths}={lengths})")
+
+
+def _check_column(field: Field, schema: pa.Schema) -> None:
     """Raise SpecError unless a table of this schema has a column that fits a field."""
     indices = schema.get_all_field_indices(field.column)
     if len(indices) != 1:

@@ -17,7 +17,7 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.scoring.columns import Field, Gathered, check_type
+from onegru.scoring.columns import Field, Gathered, check_columns
 from onegru.scoring.dataset import find_files, naming, opened
 from onegru.scoring.programs.model_inputs import ModelInputs
 from onegru.scoring.programs.program import LayersProgram
@@ -64,22 +64,25 @@ def read_samples(
     else:
         takes = LayersProgram(source, columns, None)
     paths = find_files([files] if isinstance(files, str | os.PathLike) else files, None)
+    name = takes.lengths.name if isinstance(takes, ModelInputs) and takes.lengths is not None else ""
     found: list[dict[str, Any]] = []
     for path in paths:
-        for arrays, lengths in _rows(path, takes.fields, rows - len(found)) if len(found) < rows else ():
+        left = rows - len(found)
+        for arrays, lengths in _rows(path, takes.fields, name, left) if left else ():
             found.append(takes.fed(arrays, lengths))
     if not found:
         raise FormatError(f"{', '.join(map(str, paths))}: no rows; must have at least one")
     return found
 
 
-def _rows(path: Path, fields: Sequence[Field], most: int) -> Iterator[tuple[dict[str, Array], Array]]:
+def _rows(
+    path: Path, fields: Sequence[Field], lengths_input: str, most: int
+) -> Iterator[tuple[dict[str, Array], Array]]:
     """Yield the first rows of a file, each as a separate batch for `Program.run`."""
     names = list(dict.fromkeys(field.column for field in fields))
     with opened(str(path)) as file, naming(str(path)):
         with prefixed_errors(f"{path}: "):
-            for field in fields:
-                check_type(field, file.schema_arrow)
+            check_columns(fields, lengths_input, file.schema_arrow)
         first = 0
         for batch in file.iter_batches(min(most, _AT_ONCE), columns=names, use_threads=False):
             batch.validate(full=True)

@@ -21,7 +21,7 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
 from onegru.scoring.batches import MOST_STEPS, STEPS, Assembly, arrow_type, batches, padded, plain_lists
-from onegru.scoring.columns import Field, Gathered, bytes_of, check_type, find_bad_rows, step_counts
+from onegru.scoring.columns import Field, Gathered, bytes_of, check_columns, find_bad_rows, step_counts
 from onegru.scoring.parallel import BatchMap, batch_map
 from onegru.scoring.programs.program import Program
 from onegru.scoring.programs.source import open_program
@@ -211,7 +211,14 @@ class Scorer:
             if self._num_threads is not None:
                 set_num_threads(self._num_threads)
             self._program = open_program(
-                self._model, self._inputs, self._outputs, self._nodes, self._axes, self._pad, self._options
+                self._model,
+                self._inputs,
+                self._outputs,
+                self._nodes,
+                self._axes,
+                self._pad,
+                self._batch != 1,
+                self._options,
             )
         return self._program
 
@@ -225,8 +232,7 @@ class Scorer:
         Raises:
             SpecError: a column is missing, duplicated, or has an unsuitable type.
         """
-        for field in self.program.fields:
-            check_type(field, schema)
+        check_columns(self.program.fields, self.program.lengths, schema)
         fields: list[pa.Field] = []
         for name in self._keep:
             indices = schema.get_all_field_indices(name)

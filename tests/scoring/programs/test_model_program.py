@@ -10,7 +10,7 @@ import pytest
 
 import onegru
 from onegru.core.dtypes import Array
-from tests.support.files.onnx_models import I, Shape, graph, gru, model, node, save, value, weights
+from tests.support.files.onnx_models import H, I, Shape, graph, gru, model, node, save, value, weights
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("onnxruntime")
@@ -27,8 +27,8 @@ FIRST = node("Transpose", ["X"], ["XT"], perm=[1, 0, 2])
 AFTER_TRANSPOSE = gru("XT", ["Y", "Y_h"], bias="B")
 
 
-def saved(folder: Path, nodes: Any, inputs: Any, outputs: Any) -> Path:
-    return save(folder, model(graph(nodes, inputs, outputs, weights())))
+def saved(folder: Path, nodes: Any, inputs: Any, outputs: Any, name: str = "model.onnx") -> Path:
+    return save(folder, model(graph(nodes, inputs, outputs, weights())), name)
 
 
 def run_row(path: Path, row: Array, *, batch_first: bool = False) -> dict[str, Array]:
@@ -82,6 +82,70 @@ def test_models_that_see_padding_are_not_padded(tmp_path: Path) -> None:
         path = saved(tmp_path, nodes, inputs, ["Y", "Y_h", "Z"][: 2 + (len(nodes) > 1)])
         with pytest.raises(onegru.SpecError, match=message):
             Scorer(path, pad=True)(table(sequences()))
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("ReduceMean", ["Y_h"], ["m"], axes=[1]), node("Sub", ["Y_h", "m"], ["Z"])],
+        [node("CumSum", ["Y_h", "rows"], ["Z"])],
+        [node("Slice", ["Y_h", "zero", "one", "one"], ["m"]), node("Add", ["Y_h", "m"], ["Z"])],
+    ],
+)
+def test_rows_that_influence_each_other_are_not_batched(tmp_path: Path, nodes: Any) -> None:
+    constants = {**weights(), "rows": np.array(1), "zero": np.array([0]), "one": np.array([1])}
+    path = save(tmp_path, model(graph([PLAIN, *nodes], [X], ["Z"], constants)))
+    given, rows = table(sequences()), sequences()
+    with pytest.raises(onegru.SpecError, match=r"output 'Z' of a row depends on the other rows of its batch"):
+        Scorer(path)(given)
+    for row, got in zip(rows, values(Scorer(path, batch=1)(given)["Z"]), strict=True):
+        np.testing.assert_allclose(got, run_row(path, row)["Z"].ravel(), rtol=1e-5, atol=1e-6)
+
+
+def test_lengths_that_a_cast_converts(tmp_path: Path) -> None:
+    nodes = [node("Cast", ["n"], ["lens"], to=6), WITH_LENS]
+    path = saved(tmp_path, nodes, [X, value("n", "int64", ["batch"])], ["Y_h"])
+    plain, rows = saved(tmp_path, [PLAIN], [X], ["Y_h"], "plain.onnx"), sequences()
+    for row, got in zip(rows, values(Scorer(path, pad=True)(table(rows))["Y_h"]), strict=True):
+        assert np.array_equal(np.float32(got), run_row(plain, row)["Y_h"].ravel())
+
+
+def test_an_input_that_is_only_called_lengths_has_a_column(tmp_path: Path) -> None:
+    nodes = [PLAIN, node("Cast", ["lengths"], ["f"], to=1), node("Unsqueeze", ["f", "one"], ["g"])]
+    nodes.append(node("Mul", ["Y_h", "g"], ["Z"]))
+    inputs = [X, value("lengths", "int64", ["batch"])]
+    path = save(tmp_path, model(graph(nodes, inputs, ["Z"], {**weights(), "one": np.array([1])})))
+    rows = sequences()
+    with pytest.raises(onegru.SpecError, match=r"'lengths': no such column"):
+        Scorer(path)(table(rows))
+    given = table(rows).append_column("lengths", pa.array(range(100, 100 + len(rows))))
+    plain = saved(tmp_path, [PLAIN], [X], ["Y_h"], "plain.onnx")
+    for index, (row, got) in enumerate(zip(rows, values(Scorer(path)(given)["Z"]), strict=True)):
+        expected = run_row(plain, row)["Y_h"].ravel() * (100 + index)
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_a_column_with_the_name_of_the_lengths_is_named_or_refused(tmp_path: Path) -> None:
+    """Rows of which only the first steps count."""
+    path = saved(tmp_path, [WITH_LENS], [X, LENS], ["Y_h"])
+    rows = [row[:7] for row in sequences(lengths=(7, 8, 9))]
+    given = table(rows).append_column("lens", pa.array([1, 5, 7], pa.int32()))
+    with pytest.raises(onegru.SpecError, match=r"^'lens': .*; to use it, name it .*--column lens=lens\)$"):
+        Scorer(path)(given)
+    plain = saved(tmp_path, [PLAIN], [X], ["Y_h"], "plain.onnx")
+    for use, lengths in (({"inputs": {"lens": "lens"}}, (1, 5, 7)), ({"pad": True}, (7, 7, 7))):
+        found = values(Scorer(path, **use)(given)["Y_h"])
+        for row, length, got in zip(rows, lengths, found, strict=True):
+            assert np.array_equal(np.float32(got), run_row(plain, row[:length])["Y_h"].ravel())
+
+
+def test_outputs_without_rows_are_named(tmp_path: Path) -> None:
+    nodes = [PLAIN, node("Reshape", ["Y", "sizes"], ["logits"])]
+    constants = {**weights(), "sizes": np.array([-1, H])}
+    path = save(tmp_path, model(graph(nodes, [X], ["Y_h", "logits"], constants)))
+    with pytest.warns(onegru.SpecWarning, match=r"output 'logits': .* so the results do not have it"):
+        found = Scorer(path)(table(sequences()))
+    assert found.column_names == ["Y_h"]
 
 
 def test_batch_first_by_names_and_by_option(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.wording import shape_words
 from onegru.formats.graph import TensorInfo, by_name, initial_states
+from onegru.models.inputs.lengths import find_lengths
 from onegru.models.inputs.sizes import input_letters
 from onegru.models.model import Model
 from onegru.scoring.columns import Field
@@ -90,9 +91,14 @@ class ModelInputs:
 def _find_lengths(model: Model, given: set[str]) -> TensorInfo | None:
     """Return the input for the lengths of sequences; None if there is none, or a column supplies it."""
     used = {gru.step.value("sequence_lens") for gru in model.gru_nodes}
+    found = find_lengths(model)
     for info in model.inputs:
         is_vector = info.dtype in ("int32", "int64") and len(info.shape or ()) == 1
-        if is_vector and info.name not in given and (info.value in used or info.name.lower() in _LENGTHS):
+        if not is_vector or info.name in given:
+            continue
+        lengths = found.get(info.name)
+        is_sure = lengths is not None and lengths.is_sure and not lengths.is_scaled
+        if info.value in used or is_sure or (lengths is not None and info.name.lower() in _LENGTHS):
             return info
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from onegru.core.compare import why_inconclusive
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import FormatError, OneGRUError, SpecError
+from onegru.core.errors import FormatError, OneGRUError, SpecError, SpecWarning, callers_level
 from onegru.core.wording import count, shape_words
 from onegru.formats.graph import by_name
 from onegru.models.inputs.random import WAYS, draw_numbers
@@ -22,9 +23,10 @@ from onegru.scoring.programs.program import check_names
 
 # Sizes of two runs that reveal an output's axes: rows and steps. No size occurs twice.
 _ROWS, _STEPS = (2, 5), (3, 7)
-# Largest allowed difference between a row's outputs with and without padding. It is far above rounding, and
-# far below the effect of a mean over padding.
+# Largest allowed difference between the outputs of a row in a batch and by itself. It is far above rounding,
+# and far below the effect of a mean over padding or over rows.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
+_BATCH = 33  # rows of the batch in that comparison
 
 
 class ModelProgram:
@@ -45,6 +47,7 @@ class ModelProgram:
         outputs: Mapping[str, str] | None,
         axes: Mapping[str, Sequence[str]],
         pad: bool,
+        shares_batches: bool = True,
     ) -> None:
         self._model = model
         self._inputs = ModelInputs(model, inputs, axes)
@@ -54,8 +57,11 @@ class ModelProgram:
         self._axes: dict[str, Axes] = {}
         self.results = self._find_results(outputs)
         self.equal_lengths = not pad
+        self.lengths = "" if pad or self._inputs.lengths is None else self._inputs.lengths.name
         if pad:
             self._check_padding()
+        if shares_batches:
+            self._check_rows()
 
     def run(self, arrays: Mapping[str, Array], lengths: Array) -> Mapping[str, Array]:
         """Run a batch; see `Program`."""
@@ -117,10 +123,13 @@ class ModelProgram:
             counts = [sizes.count(_ROWS), sizes.count(_STEPS), sum(a == b for a, b in sizes)]
             fits = first.ndim == second.ndim == sum(counts) and counts[0] == 1 and counts[1] <= 1
             if not fits or (first.dtype.kind not in "biuf" and first.dtype.name != "bfloat16"):
-                if wanted is None:
-                    continue
                 what = f"{first.dtype.name} {shape_words(first.shape)} for 2 rows of 3 steps"
-                raise SpecError(f"output {name!r}: {what}; must be numbers with one axis of rows")
+                what = f"output {name!r}: {what}; must be numbers with one axis of rows"
+                if wanted is not None:
+                    raise SpecError(what)
+                what += ", so the results do not have it"
+                warnings.warn(f"{self._model.path}: {what}", SpecWarning, stacklevel=callers_level())
+                continue
             axes = Axes(sizes.index(_ROWS), sizes.index(_STEPS) if counts[1] else None)
             self._axes[known[name].name] = axes
             shape = tuple(a for axis, (a, _) in enumerate(sizes) if axis not in axes and a != 1)
@@ -136,31 +145,50 @@ class ModelProgram:
             raise SpecError.of(
                 "pad", f"{self._model.path} has no input for lengths, so it has no effect; remove it"
             )
-        rows, steps = _ROWS[0], _STEPS[0]
-        lengths = np.array([steps + 4, steps])
-        for way in WAYS:  # until outputs are finite, because NaN equals any NaN
-            arrays = self._draw(rows, steps + 4, way)
-            with suppress(OneGRUError, ValueError):
-                if not why_inconclusive(self.run(arrays, lengths)):
-                    break
-        else:
-            arrays = self._draw(rows, steps + 4)
-        unpadded = {
-            field.name: arrays[field.name][:steps, 1:] if field.is_sequence else arrays[field.name][1:]
-            for field in self.fields
-        }
+        lengths = np.array([_STEPS[0] + 4, _STEPS[0]])
         try:
-            padded, exact = self.run(arrays, lengths), self.run(unpadded, lengths[1:])
+            found = self._find_influence(lengths, 1)
         except (OneGRUError, ValueError) as error:
             what = f"cannot be run on rows of different lengths ({error})"
             raise SpecError.of("pad", f"{self._model.path}: {what}; remove it") from error
+        if found is not None:
+            raise SpecError.of("pad", f"{self._model.path}: {found} how it is padded; remove it")
+
+    def _check_rows(self) -> None:
+        """Raise SpecError if a row has other outputs in a batch with other rows."""
+        lengths = np.full(_BATCH, _STEPS[0])
+        for row in (0, 1, _BATCH - 1):
+            if (found := self._find_influence(lengths, row)) is not None:
+                remedy = "pass batch=1 (--batch 1) to run one row at a time"
+                raise SpecError(f"{self._model.path}: {found} the other rows of its batch; {remedy}")
+
+    def _find_influence(self, lengths: Array, row: int) -> str | None:
+        """Return how a random row's batch influences its outputs; None if it does not."""
+        steps, own_lengths = int(lengths[row]), lengths[row : row + 1]
+        for way in WAYS:  # until outputs are finite, because NaN equals any NaN
+            arrays, own = self._draw_batch(lengths, row, way)
+            with suppress(OneGRUError, ValueError):
+                if not why_inconclusive(self.run(own, own_lengths)):
+                    break
+        else:
+            arrays, own = self._draw_batch(lengths, row)
+        together, exact = self.run(arrays, lengths), self.run(own, own_lengths)
         if why := why_inconclusive(exact):
-            what = f"{why} on random rows, so that nothing is known of padding"
-            raise SpecError.of("pad", f"{self._model.path}: {what}; remove it")
+            return f"{why} on random rows, so that onegru cannot test whether a row depends on"
         for result in self.results:
-            far, near = padded[result.name], exact[result.name]
-            far, near = (far[:steps, 1], near[:, 0]) if result.is_sequence else (far[1], near[0])
+            far, near = together[result.name], exact[result.name]
+            far, near = (far[:steps, row], near[:, 0]) if result.is_sequence else (far[row], near[0])
             far, near = far.astype(np.float64), near.astype(np.float64)
             if not np.allclose(far, near, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True):
-                what = f"output {result.name!r} of a row depends on how it is padded"
-                raise SpecError.of("pad", f"{self._model.path}: {what}; remove it")
+                return f"output {result.name!r} of a row depends on"
+        return None
+
+    def _draw_batch(self, lengths: Array, row: int, *way: str) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return random values for rows of these lengths, and those of one row."""
+        arrays = self._draw(len(lengths), int(lengths.max()), *way)
+        steps, rows = slice(int(lengths[row])), slice(row, row + 1)
+        own = {
+            field.name: arrays[field.name][(steps, rows) if field.is_sequence else rows]
+            for field in self.fields
+        }
+        return arrays, own
