@@ -1,3 +1,5 @@
+// Calls a Python function with the inputs and outputs of GRU nodes that another runtime runs.
+
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 

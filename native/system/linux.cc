@@ -1,3 +1,5 @@
+// The functions of system.h for Linux.
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>

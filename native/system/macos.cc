@@ -1,3 +1,5 @@
+// The functions of system.h for macOS.
+
 #include <dlfcn.h>
 #include <pthread.h>
 

@@ -1,3 +1,5 @@
+// The functions of system.h for WebAssembly.
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

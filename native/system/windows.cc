@@ -1,3 +1,5 @@
+// The functions of system.h for Windows.
+
 #include <malloc.h>
 #include <windows.h>
 

@@ -1,4 +1,4 @@
-// Worker threads. They start when first needed, spin for a moment after a job, and then sleep.
+// Worker threads. They start when first needed. After a job, they yield for up to 250 µs, and then sleep.
 //
 // A call never waits for a worker that has not joined. The caller invites free workers and starts at once. Workers that
 // join help, and invitations that remain at the end are withdrawn. A helper may still use a job whose call has

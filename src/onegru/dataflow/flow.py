@@ -1,4 +1,4 @@
-"""Represent a model's operators as plain data, independent of the file format.
+"""`Flow`: the operators of one graph as plain data, independent of the file format.
 
 Operators have ONNX's names and meaning; front ends translate. A `Flow` is one graph, or the body of a loop,
 whose names may come from the graphs around it.

@@ -36,13 +36,11 @@ def find_states(
     outputs: Sequence[TensorInfo],
     name: Callable[[str], str] = lambda value: value,
 ) -> tuple[tuple[str, str], ...]:
-    """Find pairs of an output and the input that receives it in the next run.
-
-    An input and an output are a pair if they belong to the same forward GRUs, with equal type and shape. In
-    addition, the output must equal the input if the GRUs return their initial states. If several outputs
-    qualify, their values are equal: a GRU's own output is chosen, or else the first. A state that two GRUs
-    start from is skipped, and so are uncertain cases.
-    """
+    """Find pairs of an output and the input that receives it in the next run."""
+    # An input and an output are a pair if they belong to the same forward GRUs, with equal type and shape. In
+    # addition, the output must equal the input if the GRUs return their initial states. If several outputs
+    # qualify, their values are equal: a GRU's own output is chosen, or else the first. A state that two GRUs
+    # start from is skipped, and so are uncertain cases.
     each = list(grus)
     counts = Counter(gru.value("initial_h") for gru in each)
     starts = {

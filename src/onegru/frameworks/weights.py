@@ -130,11 +130,9 @@ def _shape(framework: Framework, form: TensorForm, hidden_size: int, input_size:
 
 
 def write(framework: Framework, spec: Spec, weights: Weights, *, where: str = "") -> list[dict[str, Array]]:
-    """Convert canonical weights to a framework's tensors.
-
-    A bias that the framework lacks is added to the other bias of the gate, if that keeps the function. The
-    two cannot be separated again.
-    """
+    """Convert canonical weights to a framework's tensors."""
+    # A bias that the framework lacks is added to the other bias of the gate, if that keeps the function. The
+    # two cannot be separated again.
     _check_expressible(framework, spec, where)
     return [_write_direction(framework, spec, weights, index, where) for index in range(spec.num_directions)]
 

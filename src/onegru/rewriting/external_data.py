@@ -53,11 +53,9 @@ def one_file(source: Source, model: ModelProto) -> bytes:
 
 
 def write_model(source: Source, model: ModelProto, data: bytes, target: Path) -> None:
-    """Write a changed model, and the missing external-data files next to it.
-
-    The files are hard links to the source's files, or copies if the file system has no links. Existing files
-    are never replaced.
-    """
+    """Write a changed model, and the missing external-data files next to it."""
+    # The files are hard links to the source's files, or copies if the file system has no links. Existing
+    # files are never replaced.
     links: dict[Path, Path] = {}
     if tensors := external_tensors(model):
         if target.is_symlink():

@@ -15,15 +15,13 @@ from typing import IO
 
 
 def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object] | Path]]) -> None:
-    """Write all files under temporary names, then rename them in order; a path is linked instead of written.
-
-    After an error or an interrupt, nothing has changed. (On a file system without hard links, renames that
-    succeeded stay.) If the process dies or the machine halts, each target has its old content or all of its
-    new content. Symbolic links stay, and the files that they point to are replaced. A replaced file keeps its
-    permissions. New files get those of the umask. Files that a killed process leaves are called
-    `.NAME.….tmp`. On Windows, an open or read-only file cannot be replaced and permissions are those of the
-    folder.
-    """
+    """Write files under temporary names, then rename them in order; a path is linked instead of written."""
+    # After an error or an interrupt, nothing has changed. (On a file system without hard links, renames that
+    # succeeded stay.) If the process dies or the machine halts, each target has its old content or all of its
+    # new content. Symbolic links stay, and the files that they point to are replaced. A replaced file keeps
+    # its permissions. New files get those of the umask. Files that a killed process leaves are called
+    # `.NAME.….tmp`. On Windows, an open or read-only file cannot be replaced and permissions are those of the
+    # folder.
     renames: list[tuple[Path, Path, Path]] = []  # the caller's path, the temporary file, the target
     try:
         for path, write in files:

@@ -31,11 +31,9 @@ def compare_runtimes(
     timeout: float = 60.0,
     progress: Progress | None = None,
 ) -> Verification:
-    """Run a model in every runtime that is installed, and compare with onegru's float64 reference.
-
-    Each runtime runs the whole model, but with onegru, ONNX Runtime runs the other nodes. Each runs in a
-    separate process, so that a crash is a result.
-    """
+    """Run a model in every runtime that is installed, and compare with onegru's float64 reference."""
+    # Each runtime runs the whole model, but with onegru, ONNX Runtime runs the other nodes. Each runs in a
+    # separate process, so that a crash is a result.
     verifier = _Verifier(model, inputs, tolerance, timeout)
     present = [runtime for runtime in runtimes if runtime.version() is not None]
     absent = tuple(runtime.name for runtime in runtimes if runtime not in present)

@@ -68,11 +68,9 @@ def nodes_ahead(
 def results(
     values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequence[str]
 ) -> dict[str, Array] | None:
-    """Compute nodes with only constant inputs; None if onnx's own evaluator does not run them.
-
-    DequantizeLinear is computed here: bitwise identical to ONNX Runtime, and in bounded memory for any block
-    size.
-    """
+    """Compute nodes with only constant inputs; None if onnx's own evaluator does not run them."""
+    # DequantizeLinear is computed here: bitwise identical to ONNX Runtime, and in bounded memory for any
+    # block size.
     done: dict[str, Array] = {}
     left: list[NodeProto] = []
     for node in nodes:

@@ -54,8 +54,10 @@ class IrDocument:
 
 
 def ir_files(path: Path) -> tuple[Path, Path]:
-    """Return the .bin and the .xml to write; raise SpecError if links lead to files of different IRs."""
+    """Return the .bin and the .xml to write; raise SpecError for a folder or links to different IRs."""
     weights = path.with_suffix(".bin")
+    if weights.is_dir():
+        raise SpecError(f"{weights}: is a folder; must be a file, because the IR stores its weights there")
     if _without_links(path).with_suffix(".bin") != _without_links(weights):
         raise SpecError(
             f"{path}: not written: a link to one file of an IR would leave its other file unchanged; "

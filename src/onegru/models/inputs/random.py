@@ -52,12 +52,10 @@ class Drawn(NamedTuple):
 def draw_inputs(
     model: Model, seed: int, sizes: Sizes, dims: Dims | None = None, others: Sequence[Model] = ()
 ) -> Drawn:
-    """Generate random inputs, with finite outputs if possible.
-
-    Dimensions with the same name get the same size, and so do the steps and the rows of all GRU nodes.
-    Lengths are between 1 and the number of steps, and one row has all steps. Values are normally distributed.
-    If outputs are not finite, as for logarithms and roots, other distributions are tried.
-    """
+    """Generate random inputs, with finite outputs if possible."""
+    # Dimensions with the same name get the same size, and so do the steps and the rows of all GRU nodes.
+    # Lengths are between 1 and the number of steps, and one row has all steps. Values are normally
+    # distributed. If outputs are not finite, as for logarithms and roots, other distributions are tried.
     for name, asked in (dims or {}).items():
         if min(asked if isinstance(asked, tuple) else (asked,), default=1) < 1:
             raise SpecError.of("dims", f"{name} is {asked}; must be at least 1")

@@ -13,9 +13,9 @@ COUNTS = "computes with the number of steps in a run, or with numbers for each o
 NOT_ONLY_TIME = "reads earlier steps along an axis that is not only time"
 UNKNOWN = "has an unknown effect along time"
 ONE_FOR_ALL = "applies one value of a run to all of its steps"
-_AT_ONCE = "a layer of each step must take all at once, as Dense does without TimeDistributed"
-IN_LOOP = f"is a loop, which is not followed along time: {_AT_ONCE}"
-ONE_BY_ONE = f"cuts out one step of a fixed number, as others do: {_AT_ONCE}"
+_AT_ONCE = "export the model so that one operator computes all steps"
+IN_LOOP = f"is a loop, which onegru cannot follow along time; {_AT_ONCE}"
+ONE_BY_ONE = f"reads one step of a fixed number of steps; {_AT_ONCE}"
 
 
 class PlanContext:

@@ -17,12 +17,10 @@ _CLONED = (3, 4)  # lengths and resets, because a program may write to their mem
 
 
 def save(ctx: Any, tensors: Tensors, *others: Tensor) -> None:
-    """Save the inputs of a call for backward, and then other tensors.
-
-    A program may assign to the `data` of a tensor before backward. Autograd does not see that change of
-    memory. Detached tensors, like the views in PyTorch's own operators, keep the old memory. Second
-    derivatives need the parameters themselves.
-    """
+    """Save the inputs of a call for backward, and then other tensors."""
+    # A program may assign to the `data` of a tensor before backward. Autograd does not see that change of
+    # memory. Detached tensors, like the views in PyTorch's own operators, keep the old memory. Second
+    # derivatives need the parameters themselves.
     leaves = {n: t.detach() for n, t in enumerate(tensors) if t is not None and t.requires_grad and t.is_leaf}
     own = [t if t is None or t.requires_grad else t.detach() for t in tensors]
     for index in _CLONED:

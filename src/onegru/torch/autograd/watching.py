@@ -1,8 +1,8 @@
 """Detect tracing, transforms and tensor subclasses.
 
-This needs PyTorch's private interface, which every release can change. So only this module uses it, and it
-tries every function at import. If one fails, GRUs run on PyTorch's own operators, which work in every mode
-and transform.
+This needs PyTorch's private interface, which every release can change. So only this module uses it, except
+for a type of TorchScript in `export.py`. It tries every function at import. If one fails, GRUs run on
+PyTorch's own operators, which work in every mode and transform.
 """
 
 from __future__ import annotations

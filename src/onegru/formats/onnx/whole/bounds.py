@@ -82,11 +82,9 @@ class Ahead:
             self.most //= max(1, len(sizes) + inner)
 
     def fits(self, node: NodeProto) -> bool:
-        """Whether the results of a node that depends only on constants are small enough.
-
-        Nodes with blocks of computed scales are not: onnx's evaluator repeats each scale as often as the file
-        states, regardless of the shape.
-        """
+        """Whether the results of a node that depends only on constants are small enough."""
+        # Nodes with blocks of computed scales are not: onnx's evaluator repeats each scale as often as the
+        # file states, regardless of the shape.
         has_blocks = any(attribute.name == "block_size" and attribute.i for attribute in node.attribute)
         if has_blocks and not all(name in self._constants for name in node.input if name):
             return False

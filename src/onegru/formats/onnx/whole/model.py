@@ -1,4 +1,4 @@
-"""Run ONNX models in ONNX Runtime, with onegru for their GRU nodes."""
+"""Open an ONNX model in ONNX Runtime, after changes for nodes that ONNX Runtime does not support."""
 
 from __future__ import annotations
 
