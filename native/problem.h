@@ -14,7 +14,10 @@
 namespace onegru {
 
 // kInt8 is only for packed matrices.
+// table: native_types
 enum class ElementType : std::uint8_t { kFloat16, kBFloat16, kFloat32, kFloat64, kInt8 };
+constexpr const char* kTypeNames[] = {"float16", "bfloat16", "float32", "float64", "int8"};
+// end
 
 constexpr std::size_t SizeOf(ElementType type) {
   constexpr std::size_t kSizes[] = {2, 2, 4, 8, 1};
@@ -26,9 +29,8 @@ constexpr std::size_t SizeOf(ElementType type) {
 constexpr std::size_t ComputedSize(ElementType type) { return type == ElementType::kFloat64 ? 8 : 4; }
 
 constexpr const char* NameOf(ElementType type) {
-  constexpr const char* kNames[] = {"float16", "bfloat16", "float32", "float64", "int8"};
   ONEGRU_ASSERT(type <= ElementType::kInt8);
-  return kNames[static_cast<std::size_t>(type)];
+  return kTypeNames[static_cast<std::size_t>(type)];
 }
 
 // table: native_functions

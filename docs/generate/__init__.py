@@ -25,7 +25,9 @@ from docs.generate.frameworks import frameworks
 from docs.generate.names import names
 from docs.generate.native import (
     c_functions,
+    c_types,
     javascript_functions,
+    javascript_types,
     native_activations,
     native_attributes,
     native_carriers,
@@ -36,6 +38,7 @@ from docs.generate.native import (
     native_interface,
     native_operators,
     native_threads,
+    native_types,
     typescript_functions,
 )
 from docs.generate.operators import activations, attributes, equations, issues, operators, ports, versions
@@ -49,6 +52,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
         attributes,
         commands,
         c_functions,
+        c_types,
         coverage,
         equations,
         factors,
@@ -58,6 +62,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
         frameworks,
         issues,
         javascript_functions,
+        javascript_types,
         names,
         native_activations,
         native_attributes,
@@ -69,6 +74,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
         native_interface,
         native_operators,
         native_threads,
+        native_types,
         operators,
         ports,
         quantized,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from onegru.core.activations import ACTIVATIONS, ActivationKind
-from onegru.core.dtypes import ACTIVATION_STORAGES, WEIGHT_STORAGES
-from onegru.core.spec import DIRECTIONS
+from onegru.core.dtypes import ACTIVATION_STORAGES, ELEMENT_TYPES, WEIGHT_STORAGES
+from onegru.core.spec import ATTENTIONS, DIRECTIONS
 from onegru.engines.native import INTERFACE, MOST_THREADS
 from onegru.engines.select import ENGINES
 from onegru.formats.onnx.dequantized import CARRIERS
@@ -27,6 +28,42 @@ _TYPES = {
     "int": "std::optional<std::int64_t>",
     "flag": "std::optional<std::int64_t>",
 }
+
+
+# The storage types: a layer has one of the first, and its weights can also have the last.
+_STORED = (*ELEMENT_TYPES, "int8")
+
+
+def native_types() -> str:
+    """The element types and their names."""
+    kinds = ", ".join("kBFloat16" if name == "bfloat16" else f"k{name.title()}" for name in _STORED)
+    return f"enum class ElementType : std::uint8_t {{ {kinds} }};\n{_words('kTypeNames', _STORED)}"
+
+
+def c_types() -> str:
+    """The element types, directions and equations of attention in C."""
+    return "\n\n".join(
+        (
+            _c_enum("onegru_dtype", dict.fromkeys(_STORED, "") | {"int8": "only for weight_storage"}),
+            _c_enum("onegru_direction", dict.fromkeys(DIRECTIONS, "")),
+            "/* How an attention score a changes the update gate z. */\n"
+            + _c_enum(
+                "onegru_attention",
+                {
+                    "no attention": "",
+                    "attention openvino": "z = (1 - a)·z, as in OpenVINO's AUGRUCell",
+                    "attention dien": "z = 1 - a·(1 - z), as in the paper on DIEN",
+                },
+            ),
+        )
+    )
+
+
+def javascript_types() -> str:
+    """The numbers of the element types, and the names of directions and equations in JavaScript."""
+    numbers = ", ".join(f"{name.upper()} = {_STORED.index(name)}" for name in ("float32", "int8"))
+    directions, attentions = (json.dumps(words) for words in (DIRECTIONS, (None, *ATTENTIONS)))
+    return f"const {numbers};\nconst DIRECTIONS = {directions}, ATTENTIONS = {attentions};"
 
 
 def native_functions() -> str:
@@ -147,6 +184,20 @@ def native_interface() -> str:
     words = " ".join((_digest(), *INTERFACE.split(" ")[1:]))
     lines = "\n".join(f'    "{line}"' for line in textwrap.wrap(words, 100, drop_whitespace=False))
     return f"constexpr const char kInterface[] =\n{lines};"
+
+
+def _c_enum(kind: str, comments: Mapping[str, str]) -> str:
+    """Return an enumeration whose constants have these names, with comments, as clang-format writes it."""
+    constants = [f"ONEGRU_{name.replace(' ', '_').upper()} = {index}" for index, name in enumerate(comments)]
+    if not any(comments.values()):
+        return f"typedef enum {kind} {{ {', '.join(constants)} }} {kind};"
+    lines = [f"{constant}," for constant in constants[:-1]] + constants[-1:]
+    width = max(len(line) for line, comment in zip(lines, comments.values(), strict=True) if comment)
+    rows = (
+        f"  {line.ljust(width)} /* {comment} */\n" if comment else f"  {line}\n"
+        for line, comment in zip(lines, comments.values(), strict=True)
+    )
+    return f"typedef enum {kind} {{\n{''.join(rows)}}} {kind};"
 
 
 def _wrapped(first: str, words: Iterable[str]) -> str:

@@ -52,6 +52,7 @@ typedef enum onegru_status {
   ONEGRU_INTERNAL = 7       /* a bug in onegru */
 } onegru_status;
 
+/* table: c_types */
 typedef enum onegru_dtype {
   ONEGRU_FLOAT16 = 0,
   ONEGRU_BFLOAT16 = 1,
@@ -68,6 +69,7 @@ typedef enum onegru_attention {
   ONEGRU_ATTENTION_OPENVINO = 1, /* z = (1 - a)·z, as in OpenVINO's AUGRUCell */
   ONEGRU_ATTENTION_DIEN = 2      /* z = 1 - a·(1 - z), as in the paper on DIEN */
 } onegru_attention;
+/* end */
 
 /* table: c_functions */
 typedef enum onegru_function {

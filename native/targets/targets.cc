@@ -1,5 +1,5 @@
-// Collects the kernels of all SIMD targets. Compiled once for each SIMD target: foreach_target.h includes this file repeatedly with another HWY_TARGET. The part
-// after HWY_ONCE is compiled once, at the end.
+// Collects the kernels of all SIMD targets. Compiled once for each SIMD target: foreach_target.h includes this file
+// repeatedly with another HWY_TARGET. The part after HWY_ONCE is compiled once, at the end.
 
 #include "native/targets/targets.h"
 

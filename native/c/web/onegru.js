@@ -9,12 +9,12 @@ const ACTIVATIONS = [
   "Elu", "Softsign", "Softplus",
 ];
 // end
-const NAMES = {
-  direction: ["forward", "reverse", "bidirectional"],
-  attention: [null, "openvino", "dien"],
-  activations: ACTIVATIONS,
-};
-const FLOAT32 = 2, INT8 = 4, AS_STORED = -1, ALL_ROWS = 0xffffffff, MAX_LAYERS = 256;
+// table: javascript_types
+const FLOAT32 = 2, INT8 = 4;
+const DIRECTIONS = ["forward", "reverse", "bidirectional"], ATTENTIONS = [null, "openvino", "dien"];
+// end
+const NAMES = { direction: DIRECTIONS, attention: ATTENTIONS, activations: ACTIVATIONS };
+const AS_STORED = -1, ALL_ROWS = 0xffffffff, MAX_LAYERS = 256;
 // onegru_spec has twelve words, the last two for clip, then four activations, then two words.
 const SPEC_BYTES = 48 + 4 * 24 + 8, OPTIONS_BYTES = 24, CALL_BYTES = 40;
 
