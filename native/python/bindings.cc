@@ -37,7 +37,7 @@ std::vector<std::string> TargetNames(bool only_available) {
 
 // table: native_interface
 constexpr const char kInterface[] =
-    "205fdc28480e Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
+    "aae4c3307e62 Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
     "Softplus float16 bfloat16 float32 float64 int8 64";
 // end
 

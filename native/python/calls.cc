@@ -285,7 +285,7 @@ void BindCalls(nb::module_& m) {
           "Runs plain steps, and returns Y. Otherwise does nothing, and returns None.");
   m.def(
       "run_stack",
-      [](nb::object steppers, nb::handle X, bool batch_first) -> nb::object {
+      [](nb::object steppers, nb::handle X, bool batch_first, nb::handle out) -> nb::object {
         std::vector<const Stream*> streams;
         const nb::tuple kept(steppers);  // keeps the streams alive while other threads run
         for (const nb::handle item : kept) {
@@ -293,10 +293,10 @@ void BindCalls(nb::module_& m) {
           streams.push_back(nb::inst_ptr<Stepper>(item)->stream);
           if (streams.back() == nullptr) return nb::none();
         }
-        const nb::object Y = streams.empty() ? nb::object() : TryStack(streams, X, batch_first);
+        const nb::object Y = streams.empty() ? nb::object() : TryStack(streams, X, batch_first, out);
         return Y.is_valid() ? Y : nb::none();
       },
-      nb::arg("steppers"), nb::arg("X").none(), nb::arg("batch_first"),
+      nb::arg("steppers"), nb::arg("X").none(), nb::arg("batch_first"), nb::arg("out") = nb::none(),
       "Runs the streams of a stack on several threads. Does nothing, and returns None, if that is not faster.");
 }
 

@@ -44,8 +44,10 @@ struct StepArguments {
 nanobind::object TryCall(const Layer& layer, const CallArguments& given);
 nanobind::object TrySteps(Stream& stream, const StepArguments& given);
 // Runs the streams of a stack on several threads, if that is faster than one stream after another. X is the input of
-// the first stream: [T, B, I], or [B, T, I] with `batch_first`. Returns the Y of the last stream.
-nanobind::object TryStack(const std::vector<const Stream*>& streams, nanobind::handle X, bool batch_first);
+// the first stream: [T, B, I], or [B, T, I] with `batch_first`. Returns the Y of the last stream, which is `out` unless
+// that is None.
+nanobind::object TryStack(const std::vector<const Stream*>& streams, nanobind::handle X, bool batch_first,
+                          nanobind::handle out);
 
 // Return the C++ object of a Python object, or null for None.
 const Layer* LayerIn(nanobind::handle object);

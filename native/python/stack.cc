@@ -50,7 +50,7 @@ class SavedStates {
 
 }  // namespace
 
-nb::object TryStack(const std::vector<const Stream*>& streams, nb::handle X, bool batch_first) {
+nb::object TryStack(const std::vector<const Stream*>& streams, nb::handle X, bool batch_first, nb::handle out) {
   PyArray_Descr* const descr = streams.front()->layer().descr();
   PyArrayObject* const x = AsInput(X.ptr(), descr, 3);
   if (x == nullptr) return {};
@@ -62,7 +62,9 @@ nb::object TryStack(const std::vector<const Stream*>& streams, nb::handle X, boo
   double flops = 0;
   for (const StackedLayer& layer : layers) flops += Flops(layer.packed->spec(), layer.call);
   const auto H = static_cast<npy_intp>(layers.back().packed->spec().H);
-  const nb::object output = NewArray(descr, batch_first ? Shape{4, {B, T, 1, H}} : Shape{4, {T, 1, B, H}});
+  const Shape shape = batch_first ? Shape{4, {B, T, 1, H}} : Shape{4, {T, 1, B, H}};
+  const auto given = reinterpret_cast<PyObject*>(out.is_none() ? nullptr : AsOutput(out.ptr(), descr, shape));
+  const nb::object output = out.is_none() ? NewArray(descr, shape) : nb::borrow(given);
   if (!output.is_valid()) return {};
   layers.front().call.X = RowsOf(x, time, -1, row);
   layers.back().call.Y = batch_first ? RowsOf(AsArray(output), 1, -1, 0) : RowsOf(AsArray(output), 0, -1, 2);

@@ -1272,16 +1272,32 @@ def test_pads_that_depend_on_a_stride(tmp_path: Path) -> None:
     assert report.outputs and all(item.compared for item in report.outputs)
 
 
+def merged(net: Network) -> ModelProto:
+    """The model with the output [time·batch, C], as language models write their scores."""
+    net.last = net.add("Reshape", net.swapped(net.last), net.constant([-1, C], np.int64))
+    proto = net.proto()
+    proto.graph.output[0].CopyFrom(value("Z", shape=[None, C]))
+    return proto
+
+
+@pytest.mark.parametrize("with_rows", [False, True])
+def test_an_output_with_fewer_steps(with_rows: bool, tmp_path: Path) -> None:
+    """[batch, C, time - 2] or [(time - 2)·batch, C] after a convolution without padding."""
+    net = Network(np.random.default_rng(1))
+    net.last = net.gru()
+    net.last = net.conv(net.last, 3)
+    proto = merged(net) if with_rows else net.proto()
+    report = onegru.make_streaming(save(tmp_path, proto), tmp_path / "t.onnx", delay=True, time={"X": 2})
+    assert report.outputs and report.outputs[0].compared > B * C
+    assert report.outputs[0].max_abs <= report.outputs[0].tolerance
+
+
 @pytest.mark.parametrize("delay", [0, 2])
 def test_an_output_of_steps_and_rows_on_one_axis(delay: int, tmp_path: Path) -> None:
-    """[time·batch, C], as language models write their scores."""
     net = Network(np.random.default_rng(1))
     net.last = lookahead(net) if delay else net.last
-    rows = net.add("Reshape", net.swapped(net.gru()), net.constant([-1, C], np.int64))
-    proto = net.proto()
-    proto.graph.node[-1].input[0] = rows
-    proto.graph.output[0].CopyFrom(value("Z", shape=[None, C]))
-    source, target = save(tmp_path, proto), tmp_path / "t.onnx"
+    net.last = net.gru()
+    source, target = save(tmp_path, merged(net)), tmp_path / "t.onnx"
     report = onegru.make_streaming(source, target, delay=True, time={"X": 2})
     assert report.outputs and report.outputs[0].max_abs <= report.outputs[0].tolerance
     X = np.random.default_rng(2).standard_normal((B, C, T)).astype(np.float32)

@@ -106,7 +106,9 @@ def test_commands_say_so(
     with pytest.warns(SpecWarning, match=words):
         onegru.verify(path, runtimes=["openvino" if kind == "xml" else "onnxruntime"])
     with pytest.warns(SpecWarning, match=words):
-        open_program(str(path), {}, None, (), {"x": ("batch", "time", "feature")}, False, DEFAULT_OPTIONS)
+        open_program(
+            str(path), {}, None, (), {"x": ("batch", "time", "feature")}, False, 8192, DEFAULT_OPTIONS
+        )
 
 
 def test_fusing_says_so(tmp_path: Path) -> None:

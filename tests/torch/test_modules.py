@@ -535,6 +535,10 @@ def test_layers_on_several_threads_have_the_same_bits(
         torch.set_num_threads(pytorchs)
     assert all(map(torch.equal, *found)) and all(map(torch.equal, found[0], recorded))
     assert torch.equal(h, before)
+    with torch.no_grad():
+        start = h[:, :1].expand(-1, 2, -1)  # a learned state
+        assert all(map(torch.equal, module(X, start), module(X, start.contiguous())))
+        found[0][0].resize_(1)  # as PyTorch's own outputs
     with torch.no_grad(), pytest.raises(onegru.SpecError, match="39 features; must have 40"):
         module(X[..., 1:])
 

@@ -64,7 +64,8 @@ def check_columns(fields: Sequence[Field], lengths: str, schema: pa.Schema) -> N
     """Raise SpecError unless a table has a fitting column for each field, and none named `lengths`."""
     for field in fields:
         _check_column(field, schema)
-    if lengths in schema.names:
+    is_read = any(field.column == lengths for field in fields)
+    if lengths and lengths in schema.names and not is_read:
         why = (
             "a column with the name of the model's input for lengths, which gets the lengths of the sequences"
         )

@@ -217,7 +217,7 @@ class Scorer:
                 self._nodes,
                 self._axes,
                 self._pad,
-                self._batch != 1,
+                self._batch or STEPS,
                 self._options,
             )
         return self._program

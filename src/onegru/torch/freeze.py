@@ -15,7 +15,7 @@ from onegru.core.spec import Weights
 from onegru.layers.gru import GRU as Layer
 from onegru.layers.stack import Stack
 from onegru.torch.arguments import TorchGruConfig, swap_gates
-from onegru.torch.autograd.function import gru_layer, gru_pipeline
+from onegru.torch.autograd.function import gru_layer, gru_layers
 from onegru.torch.autograd.memory import Tensors, array_if_given, array_of
 from onegru.torch.autograd.watching import is_dual, is_intercepted, is_known, is_transforming
 from onegru.torch.threads import with_threads
@@ -45,7 +45,7 @@ class Freezable(nn.Module):
         if len(weights) == 1 or not is_known():
             return None
         if self.frozen_layers is None:
-            return gru_pipeline(self.form, X, initial_h, weights) if lengths is None else None
+            return gru_layers(self.form, X, initial_h, weights) if lengths is None else None
         stack = Stack(self.frozen_layers)
         found: tuple[Tensor, Tensor] = _run(self, stack, X, initial_h, None, lengths, None)
         return found

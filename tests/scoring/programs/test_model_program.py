@@ -77,7 +77,7 @@ def test_models_that_see_padding_are_not_padded(tmp_path: Path) -> None:
             [X, LENS],
             r"^pad: .*: output 'Z' of a row depends on how it is padded; remove it",
         ),
-        ([PLAIN], [X], r"^pad: .* has no input for lengths, so it has no effect; remove it$"),
+        ([PLAIN], [X], r"^pad: .* has no input for the lengths, or a column supplies it; remove it$"),
     ):
         path = saved(tmp_path, nodes, inputs, ["Y", "Y_h", "Z"][: 2 + (len(nodes) > 1)])
         with pytest.raises(onegru.SpecError, match=message):
@@ -137,6 +137,38 @@ def test_a_column_with_the_name_of_the_lengths_is_named_or_refused(tmp_path: Pat
         found = values(Scorer(path, **use)(given)["Y_h"])
         for row, length, got in zip(rows, lengths, found, strict=True):
             assert np.array_equal(np.float32(got), run_row(plain, row[:length])["Y_h"].ravel())
+
+
+def test_columns_without_a_name_and_columns_of_other_inputs(tmp_path: Path) -> None:
+    rows = sequences()
+    given = table(rows).append_column("", pa.array(range(len(rows))))
+    path = saved(tmp_path, [PLAIN], [X], ["Y_h"])
+    expected = Scorer(path)(given)["Y_h"]
+    renamed = table(rows).rename_columns({"X": "lens"})
+    path = saved(tmp_path, [WITH_LENS], [X, LENS], ["Y_h"], "lens.onnx")
+    assert Scorer(path, inputs={"X": "lens"})(renamed)["Y_h"].equals(expected)
+
+
+def test_a_model_for_a_few_rows_only(tmp_path: Path) -> None:
+    """A table of 16 rows is added, so that 33 rows cannot run."""
+    nodes = [
+        PLAIN,
+        node("Shape", ["Y_h"], ["s"], start=1, end=2),
+        node("Slice", ["t", "zero", "s", "one"], ["u"]),
+    ]
+    nodes.append(node("Add", ["Y_h", "u"], ["Z"]))
+    constants = {
+        **weights(),
+        "t": np.zeros((1, 16, H), np.float32),
+        "zero": np.array([0]),
+        "one": np.array([1]),
+    }
+    path = save(tmp_path, model(graph(nodes, [X], ["Z"], constants), opset=15))
+    with pytest.raises(onegru.SpecError, match=r"cannot be run on 33 rows of 7 steps .*; pass batch=1"):
+        Scorer(path)(table(sequences()))
+    found = values(Scorer(path, batch=16)(table(sequences()))["Z"])
+    for row, got in zip(sequences(), found, strict=True):
+        assert np.array_equal(np.float32(got), run_row(path, row)["Z"].ravel())
 
 
 def test_outputs_without_rows_are_named(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class ModelProgram:
         outputs: Mapping[str, str] | None,
         axes: Mapping[str, Sequence[str]],
         pad: bool,
-        shares_batches: bool = True,
+        most_rows: int = _BATCH,
     ) -> None:
         self._model = model
         self._inputs = ModelInputs(model, inputs, axes)
@@ -60,8 +60,8 @@ class ModelProgram:
         self.lengths = "" if pad or self._inputs.lengths is None else self._inputs.lengths.name
         if pad:
             self._check_padding()
-        if shares_batches:
-            self._check_rows()
+        if most_rows > 1:
+            self._check_rows(min(_BATCH, most_rows))
 
     def run(self, arrays: Mapping[str, Array], lengths: Array) -> Mapping[str, Array]:
         """Run a batch; see `Program`."""
@@ -143,7 +143,7 @@ class ModelProgram:
         """Raise SpecError if a short row has other outputs in a batch with a long row."""
         if self._inputs.lengths is None:
             raise SpecError.of(
-                "pad", f"{self._model.path} has no input for lengths, so it has no effect; remove it"
+                "pad", f"{self._model.path} has no input for the lengths, or a column supplies it; remove it"
             )
         lengths = np.array([_STEPS[0] + 4, _STEPS[0]])
         try:
@@ -154,12 +154,17 @@ class ModelProgram:
         if found is not None:
             raise SpecError.of("pad", f"{self._model.path}: {found} how it is padded; remove it")
 
-    def _check_rows(self) -> None:
+    def _check_rows(self, rows: int) -> None:
         """Raise SpecError if a row has other outputs in a batch with other rows."""
-        lengths = np.full(_BATCH, _STEPS[0])
-        for row in (0, 1, _BATCH - 1):
-            if (found := self._find_influence(lengths, row)) is not None:
-                remedy = "pass batch=1 (--batch 1) to run one row at a time"
+        lengths = np.full(rows, _STEPS[1])
+        remedy = "pass batch=1 (--batch 1) to run one row at a time"
+        for row in {0, 1, rows - 1}:
+            try:
+                found = self._find_influence(lengths, row)
+            except (OneGRUError, ValueError) as error:
+                what = f"cannot be run on {rows} rows of {_STEPS[1]} steps ({error})"
+                raise SpecError(f"{self._model.path}: {what}; {remedy}") from error
+            if found is not None:
                 raise SpecError(f"{self._model.path}: {found} the other rows of its batch; {remedy}")
 
     def _find_influence(self, lengths: Array, row: int) -> str | None:
@@ -177,9 +182,11 @@ class ModelProgram:
             return f"{why} on random rows, so that onegru cannot test whether a row depends on"
         for result in self.results:
             far, near = together[result.name], exact[result.name]
+            finite = far[np.isfinite(far.astype(np.float64))]
+            least = _ABSOLUTE * min(1.0, float(np.max(np.abs(finite), initial=0)))
             far, near = (far[:steps, row], near[:, 0]) if result.is_sequence else (far[row], near[0])
             far, near = far.astype(np.float64), near.astype(np.float64)
-            if not np.allclose(far, near, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True):
+            if not np.allclose(far, near, rtol=_RELATIVE, atol=least, equal_nan=True):
                 return f"output {result.name!r} of a row depends on"
         return None
 

@@ -26,7 +26,7 @@ def open_program(
     nodes: Sequence[str],
     axes: Mapping[str, Sequence[str]],
     pad: bool,
-    shares_batches: bool,
+    most_rows: int,
     options: EngineOptions,
 ) -> Program:
     """Return the program of a model or its file. Arguments and errors are as in `Scorer`."""
@@ -50,7 +50,7 @@ def open_program(
         warn_of_unread(source.graph)
         from onegru.scoring.programs.model_program import ModelProgram
 
-        return ModelProgram(source, inputs, outputs, axes, pad, shares_batches)
+        return ModelProgram(source, inputs, outputs, axes, pad, most_rows)
     if axes:
         raise SpecError.of("axes", "has no effect with layers, because their axes are known; remove it")
     return LayersProgram(source, inputs, outputs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +19,8 @@ from onegru.torch.threads import with_threads
 # The inputs that have gradients. Lengths, resets and the weights follow them.
 INPUTS = ("X", "initial_h", "attention")
 WEIGHTS = ("W", "R", "Wb", "Rb")
+# More units gain from splitting each step between threads.
+_PIPELINE_UNITS = 256
 
 
 def _layer(
@@ -81,22 +82,27 @@ def forward(form: TorchGruConfig, tensors: Tensors, saves: bool = False) -> tupl
     return Y, Y_h, gates
 
 
-def forward_as_pipeline(
+def forward_of_layers(
     form: TorchGruConfig, X: Tensor, initial_h: Tensor | None, weights: Sequence[Tensors]
 ) -> tuple[Tensor, Tensor] | None:
-    """Return Y [T, B, H] and Y_h [L, B, H] of forward layers; None if a pipeline is not faster."""
-    (T, B, I), H = X.shape, int(weights[0][1].shape[1])
-    sizes = [I] + [H] * (len(weights) - 1)
-    if not may_pipeline(B, T * B * sum(6.0 * H * (size + H) for size in sizes)):
+    """Return Y [T, B, H] and Y_h [L, B, H] of forward layers; None if no pipeline can be faster."""
+    (T, B, I), H, L = X.shape, int(weights[0][1].shape[1]), len(weights)
+    sizes = [I] + [H] * (L - 1)
+    flops = T * B * sum(6.0 * H * (size + H) for size in sizes)
+    if T < 2 or H > _PIPELINE_UNITS or not may_pipeline(B, flops):
         return None
-    start = X.new_zeros((len(weights), B, H)) if initial_h is None else initial_h
-    states = [np.array(array_of("initial_h", state)) for state in start]
-    streams = [
-        _native.Stepper(_layer(form, X, own, False, input_size=size).stream(state))
-        for own, size, state in zip(weights, sizes, states, strict=True)
-    ]
-    Y = _native.run_stack(streams, array_of("X", X), False)
-    return None if Y is None else (torch.from_numpy(Y)[:, 0], torch.from_numpy(np.stack(states)))
+    Y_h = X.new_zeros((L, B, H)) if initial_h is None else X.new_empty((L, B, H)).copy_(initial_h)
+    layers = [_layer(form, X, own, False, input_size=size) for own, size in zip(weights, sizes, strict=True)]
+    states, below = array_of("Y_h", Y_h), array_of("X", X)
+    Y = X.new_empty((T, B, H))
+    streams = [_native.Stepper(layer.stream(states[index])) for index, layer in enumerate(layers)]
+    if _native.run_stack(streams, below, False, array_of("Y", Y)[:, None]) is not None:
+        return Y, Y_h
+    for index, layer in enumerate(layers):  # one after another, because that is as fast
+        Y, state = X.new_empty((T, B, H)), states[index : index + 1]
+        layer.forward(Call(below, state.copy()), out=Outputs(array_of("Y", Y)[:, None], state, None))
+        below = array_of("Y", Y)
+    return Y, Y_h
 
 
 def backward(

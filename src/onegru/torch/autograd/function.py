@@ -13,13 +13,13 @@ from torch.profiler import record_function
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig
 from onegru.torch.autograd import fallback
-from onegru.torch.autograd.compute import forward, forward_as_pipeline, output_of
+from onegru.torch.autograd.compute import forward, forward_of_layers, output_of
 from onegru.torch.autograd.few_steps import run_few_steps
 from onegru.torch.autograd.few_steps_function import train_few_steps
 from onegru.torch.autograd.memory import Tensors
 from onegru.torch.autograd.operators import call_operator, gradients
 from onegru.torch.autograd.saving import by_arguments, save, unpack_saved
-from onegru.torch.autograd.watching import is_intercepted, is_profiled
+from onegru.torch.autograd.watching import are_plain, is_intercepted, is_profiled
 from onegru.torch.export import export_layer
 from onegru.torch.route import Route, choose_layer_route, wants_gradients
 from onegru.torch.threads import with_threads
@@ -50,19 +50,20 @@ def gru_layer(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
     return few or kind.apply(form, wants_gradients(tensors), *tensors)[:2]
 
 
-def gru_pipeline(
+def gru_layers(
     form: TorchGruConfig, X: Tensor, initial_h: Tensor | None, weights: Sequence[Tensors]
 ) -> tuple[Tensor, Tensor] | None:
     """Run the layers of a module together on several threads; None if this is not possible or not faster."""
-    if len(weights) == 1 or form.direction != "forward":
+    is_plain = are_plain((X, initial_h, *(weight for own in weights for weight in own)))
+    if len(weights) == 1 or form.direction != "forward" or not is_plain:
         return None
     for own in weights:
         tensors = (X, initial_h, None, None, None, *own)
         is_packed = choose_layer_route(tensors) is Route.KERNELS
         if not is_packed or wants_gradients(tensors) or is_intercepted(*tensors):
             return None
-    with record_function("onegru::pipeline") if is_profiled() else nullcontext():
-        return with_threads(forward_as_pipeline, form, X, initial_h, weights)
+    with record_function("onegru::layers") if is_profiled() else nullcontext():
+        return with_threads(forward_of_layers, form, X, initial_h, weights)
 
 
 def _exported(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
