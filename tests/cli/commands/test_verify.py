@@ -151,7 +151,7 @@ def test_refusals_do_not_fail(verify: Cli) -> None:
         (["broken.onnx"], "broken.onnx: "),
         (
             ["model.onnx", *DIMS, "--runtime", "tensorflow"],
-            "runtimes: 'tensorflow'; must be one of 'onnxruntime', 'openvino', 'onnx'",
+            "--runtime: 'tensorflow'; must be one of 'onnxruntime', 'openvino', 'onnx'",
         ),
         (["model.onnx", *DIMS, "--precision", "f16"], "precision: 'f16'; must be one of f32, default"),
     ],
