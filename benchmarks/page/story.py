@@ -226,7 +226,12 @@ def _limits(machines: Machines) -> list[str]:
     rows = (
         ("batches, H ≥ 256", _FASTEST, batches, "onegru is near the peak of multiply-adds"),
         ("single steps, H ≥ 512", _FASTEST, steps, "reading the weights is the limit"),
-        ("whole IRs", "OpenVINO", _all(machines, _whole(_IR)), "Python adds about 8 µs to each call"),
+        (
+            "whole IRs",
+            "OpenVINO",
+            _all(machines, _whole(_IR)),
+            "OpenVINO splits a single step between threads that are awake",
+        ),
         (
             "whole IRs, dynamic shapes",
             "OpenVINO",
@@ -239,7 +244,7 @@ def _limits(machines: Machines) -> list[str]:
             ways["onnx"],
             "small single steps, or weights computed in each run",
         ),
-        ("random weight encodings, IR", "OpenVINO", ways["ir"], "small single steps"),
+        ("random weight encodings, IR", "OpenVINO", ways["ir"], "small single steps, and short loops"),
     )
     return [
         "| case | baseline | range of the speed-up | mean | reason for the lowest |",
