@@ -240,6 +240,20 @@ def test_only_a_gather_within_bounds_cannot_fail(indices: list[int], is_safe: bo
         assert kind_that_can_fail(model) == (None if is_safe else "Gather")
 
 
+@pytest.mark.parametrize(
+    ("steps", "index", "kind"), [(4, 0, None), (-1, 0, "TensorIterator"), (4, 9, "Gather")]
+)
+def test_a_loop_of_known_sizes_cannot_fail(steps: int, index: int, kind: str | None) -> None:
+    x, x_t, h = (ops.parameter([size, 2, 3], np.float32) for size in (steps, 1, 1))
+    h_t = ops.add(h, ops.gather(x_t, constant(index), ops.constant(np.int64(0))))
+    loop = ops.tensor_iterator()
+    loop.set_body(openvino.Model([state := ops.result(h_t)], [x_t, h], "body"))
+    loop.set_sliced_input(x_t, x.output(0), 0, 1, 1, -1, 0)
+    loop.set_merged_input(h, ops.constant(np.zeros((1, 2, 3), np.float32)).output(0), state.output(0))
+    states = loop.get_concatenated_slices(state.output(0), 0, 1, 1, -1, 0)
+    assert kind_that_can_fail(openvino.Model([ops.result(states)], [x], "test")) == kind
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_refuses_layers_that_can_fail(tmp_path: Path) -> None:
     code = """
