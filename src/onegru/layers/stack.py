@@ -70,8 +70,7 @@ class Stack:
                     "stack be given a layout"
                 )
         self._layout = self._layers[0].layout if layout is None else integer("layout", layout, 0, 1)
-        sizes = [(layer.hidden_size, layer.input_size + layer.hidden_size) for layer in self._layers]
-        self._flops_of_row = sum(6.0 * H * inputs for H, inputs in sizes)
+        self._flops_of_row = flops_of_row((layer.input_size, layer.hidden_size) for layer in self._layers)
 
     @property
     def layers(self) -> tuple[GRU, ...]:
@@ -322,6 +321,11 @@ class StackStream:
             for stream, state in zip(moving, before, strict=True):
                 stream.state = state
             raise
+
+
+def flops_of_row(sizes: Iterable[tuple[int, int]]) -> float:
+    """Return the FLOPs of a step of one row through layers of these sizes (I, H)."""
+    return sum(6.0 * H * (I + H) for I, H in sizes)
 
 
 def may_pipeline(rows: int, flops: float) -> bool:

@@ -60,12 +60,12 @@ class Ragged:
     lengths: Array  # [rows], the number of steps of each row
 
 
-def check_columns(fields: Sequence[Field], lengths: str, schema: pa.Schema) -> None:
+def check_columns(fields: Sequence[Field], lengths: str | None, schema: pa.Schema) -> None:
     """Raise SpecError unless a table has a fitting column for each field, and none named `lengths`."""
     for field in fields:
         _check_column(field, schema)
     is_read = any(field.column == lengths for field in fields)
-    if lengths and lengths in schema.names and not is_read:
+    if lengths is not None and lengths in schema.names and not is_read:
         why = (
             "a column with the name of the model's input for lengths, which gets the lengths of the sequences"
         )

@@ -56,27 +56,28 @@ def read_samples(
         raise SpecError.of("model", f"{shown(model)}; must be a model, its file, a GRU or a Stack")
     source = load(model) if isinstance(model, str | os.PathLike) else model
     columns = columns_of("inputs", inputs or {})
-    takes: ModelInputs | LayersProgram
+    feeds: ModelInputs | LayersProgram
     if isinstance(source, Model):
-        takes = ModelInputs(source, columns, axes or {}, single_rows=True)
+        feeds = ModelInputs(source, columns, axes or {}, single_rows=True)
     elif axes:
         raise SpecError.of("axes", "has no effect with layers, because their axes are known; remove it")
     else:
-        takes = LayersProgram(source, columns, None)
+        feeds = LayersProgram(source, columns, None)
     paths = find_files([files] if isinstance(files, str | os.PathLike) else files, None)
-    name = takes.lengths.name if isinstance(takes, ModelInputs) and takes.lengths is not None else ""
+    lengths_input = feeds.lengths if isinstance(feeds, ModelInputs) else None
+    name = None if lengths_input is None else lengths_input.name
     found: list[dict[str, Any]] = []
     for path in paths:
         left = rows - len(found)
-        for arrays, lengths in _rows(path, takes.fields, name, left) if left else ():
-            found.append(takes.fed(arrays, lengths))
+        for arrays, lengths in _rows(path, feeds.fields, name, left) if left else ():
+            found.append(feeds.fed(arrays, lengths))
     if not found:
         raise FormatError(f"{', '.join(map(str, paths))}: no rows; must have at least one")
     return found
 
 
 def _rows(
-    path: Path, fields: Sequence[Field], lengths_input: str, most: int
+    path: Path, fields: Sequence[Field], lengths_input: str | None, most: int
 ) -> Iterator[tuple[dict[str, Array], Array]]:
     """Yield the first rows of a file, each as a separate batch for `Program.run`."""
     names = list(dict.fromkeys(field.column for field in fields))

@@ -126,7 +126,7 @@ def test_an_input_that_is_only_called_lengths_has_a_column(tmp_path: Path) -> No
 
 
 def test_a_column_with_the_name_of_the_lengths_is_named_or_refused(tmp_path: Path) -> None:
-    """Rows of which only the first steps count."""
+    """The column has fewer steps than each row."""
     path = saved(tmp_path, [WITH_LENS], [X, LENS], ["Y_h"])
     rows = [row[:7] for row in sequences(lengths=(7, 8, 9))]
     given = table(rows).append_column("lens", pa.array([1, 5, 7], pa.int32()))

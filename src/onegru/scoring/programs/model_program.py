@@ -57,7 +57,7 @@ class ModelProgram:
         self._axes: dict[str, Axes] = {}
         self.results = self._find_results(outputs)
         self.equal_lengths = not pad
-        self.lengths = "" if pad or self._inputs.lengths is None else self._inputs.lengths.name
+        self.lengths = None if pad or self._inputs.lengths is None else self._inputs.lengths.name
         if pad:
             self._check_padding()
         if most_rows > 1:

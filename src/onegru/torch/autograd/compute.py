@@ -11,7 +11,7 @@ from onegru import _native
 from onegru.core.dtypes import contiguous
 from onegru.core.errors import SpecError
 from onegru.engines.training import Call, DirectionWeights, Outputs, Resets, TrainedLayer
-from onegru.layers.stack import may_pipeline
+from onegru.layers.stack import flops_of_row, may_pipeline
 from onegru.torch.arguments import GATES, TorchGruConfig, check_steps, spec_of
 from onegru.torch.autograd.memory import TYPES, Tensors, array_if_given, array_of
 from onegru.torch.threads import with_threads
@@ -88,7 +88,7 @@ def forward_of_layers(
     """Return Y [T, B, H] and Y_h [L, B, H] of forward layers; None if no pipeline can be faster."""
     (T, B, I), H, L = X.shape, int(weights[0][1].shape[1]), len(weights)
     sizes = [I] + [H] * (L - 1)
-    flops = T * B * sum(6.0 * H * (size + H) for size in sizes)
+    flops = T * B * flops_of_row((size, H) for size in sizes)
     if T < 2 or H > _PIPELINE_UNITS or not may_pipeline(B, flops):
         return None
     Y_h = X.new_zeros((L, B, H)) if initial_h is None else X.new_empty((L, B, H)).copy_(initial_h)
@@ -99,7 +99,9 @@ def forward_of_layers(
     if _native.run_stack(streams, below, False, array_of("Y", Y)[:, None]) is not None:
         return Y, Y_h
     for index, layer in enumerate(layers):  # one after another, because that is as fast
-        Y, state = X.new_empty((T, B, H)), states[index : index + 1]
+        state = states[index : index + 1]
+        if index:
+            Y = X.new_empty((T, B, H))
         layer.forward(Call(below, state.copy()), out=Outputs(array_of("Y", Y)[:, None], state, None))
         below = array_of("Y", Y)
     return Y, Y_h
