@@ -716,8 +716,8 @@ WRONG: dict[str, tuple[list[str], Callable[[plan.StreamingPlan], object]]] = {
     "no cache": (["pooling", "GRU"], lambda made: made.caches.clear()),
     "no state": (["GRU"], lambda made: made.recurrent.clear()),
     "one state of two": (["GRU", "GRU"], lambda made: made.recurrent.pop()),
-    "padding in each chunk": (["padded convolution", "GRU"], lambda made: made.unpadded.clear()),
-    "cutting each chunk": (["convolution that is cut", "GRU"], lambda made: made.unpadded.pop()),
+    "padding in each chunk": (["padded convolution", "GRU"], lambda made: made.removed_padding.clear()),
+    "cutting each chunk": (["convolution that is cut", "GRU"], lambda made: made.removed_padding.pop()),
     "no shift": (["shift", "GRU"], lambda made: made.caches.clear()),
     "first steps that stay": (["difference from the next step", "GRU"], lambda made: made.dropped.clear()),
     "steps that do not wait": (

@@ -228,7 +228,7 @@ def test_a_wrong_plan_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     def spoiled(own: planner.Planner) -> plan.StreamingPlan:
         made = make(own)
-        made.unpadded.clear()
+        made.removed_padding.clear()
         return made
 
     monkeypatch.setattr(planner.Planner, "plan", spoiled)

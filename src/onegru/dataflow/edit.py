@@ -32,7 +32,7 @@ class Staged:
     inputs: list[str]
     outputs: list[str]
     attributes: dict[str, Any] = field(default_factory=dict)  # the changed ones; None for a removed one
-    is_new: bool = False  # whether only its outputs and its name remain
+    is_replaced: bool = False  # whether only its outputs and its name remain
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Edit:
         self.inputs: dict[str, Declared] = {}  # new inputs of the model
         self.outputs: dict[str, Declared] = {}
         self.sizes: dict[tuple[str, int], Size] = {}  # of the model's inputs and outputs, by name and axis
-        self.notes: dict[str, str] = {}  # new metadata
+        self.metadata: dict[str, str] = {}  # new entries
         self.unfolded: set[str] = set()  # new constant values that are nevertheless computed in each run
         self._staged: dict[int, Staged] = {}
         self._before: dict[int, list[Op]] = {}
@@ -64,12 +64,12 @@ class Edit:
     # Values
 
     def fresh(self, wanted: str) -> str:
-        """Return a new name."""
+        """Return a new name: the wanted one, or one that begins with it."""
         return fresh_name(wanted, self.names)
 
-    def constant(self, base: str, array: Array) -> str:
+    def constant(self, wanted: str, array: Array) -> str:
         """Add a constant and return its name."""
-        name = self.fresh(base)
+        name = self.fresh(wanted)
         self.constants[name] = array
         self.flow.add_constant(name, array)
         return name
@@ -87,15 +87,15 @@ class Edit:
         self,
         kind: str,
         inputs: Sequence[str],
-        base: str,
+        wanted: str,
         *,
         output: str = "",
         before: Op | None = None,
         **attributes: Any,
     ) -> str:
-        """Add an operator with one output, before another one or at the end; return its output."""
-        output = output or self.fresh(base)
-        op = Op(kind, tuple(inputs), (output,), attributes, name=self.fresh(f"{base}/{kind}"))
+        """Add an operator before another one or at the end; return its only output."""
+        output = output or self.fresh(wanted)
+        op = Op(kind, tuple(inputs), (output,), attributes, name=self.fresh(f"{wanted}/{kind}"))
         (self._last if before is None else self._before.setdefault(id(before), [])).append(op)
         self.producers[output] = op
         return output
@@ -106,14 +106,14 @@ class Edit:
         axis: int,
         start: int,
         end: int,
-        base: str,
+        wanted: str,
         *,
         output: str = "",
         before: Op | None = None,
     ) -> str:
         """Add a Slice of one axis."""
         bounds = map(self.ints, (start, end, axis))
-        return self.add("Slice", [value, *bounds], base, output=output, before=before)
+        return self.add("Slice", [value, *bounds], wanted, output=output, before=before)
 
     def staged(self, op: Op) -> Staged:
         """Return an operator's staged changes, which the caller may modify."""
@@ -131,12 +131,12 @@ class Edit:
         outputs = self._staged[id(op)].outputs if id(op) in self._staged else op.outputs
         return outputs[index] if index < len(outputs) else ""
 
-    def take(self, op: Op, index: int, value: str) -> None:
+    def replace_input(self, op: Op, index: int, value: str) -> None:
         """Replace an input of an operator; "" for none."""
         if self.input_of(op, index) != value:
             _put(self.staged(op).inputs, index, value)
 
-    def give(self, op: Op, index: int, name: str) -> str:
+    def ensure_output(self, op: Op, index: int, name: str) -> str:
         """Return the name of an operator's output; add the output under `name` if it does not exist."""
         if not self.output_of(op, index):
             _put(self.staged(op).outputs, index, name)
@@ -152,12 +152,12 @@ class Edit:
         if any(item in op.attributes for item in parameters):
             self.set(op, **{name: list(numbers)})
         else:
-            self.take(op, parameters[name].input, self.ints(*numbers))
+            self.replace_input(op, parameters[name].input, self.ints(*numbers))
 
-    def become(self, op: Op, kind: str, inputs: Sequence[str]) -> None:
+    def replace_operator(self, op: Op, kind: str, inputs: Sequence[str]) -> None:
         """Replace an operator by another one with the same outputs."""
         staged = self.staged(op)
-        staged.kind, staged.inputs, staged.is_new = kind, list(inputs), True
+        staged.kind, staged.inputs, staged.is_replaced = kind, list(inputs), True
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Rename values everywhere."""
@@ -172,12 +172,12 @@ class Edit:
 
     # The model
 
-    def input(self, name: str, dtype: str, shape: Sequence[Size]) -> str:
+    def add_input(self, name: str, dtype: str, shape: Sequence[Size]) -> str:
         """Add an input to the model."""
         self.inputs[name] = Declared(dtype, tuple(shape))
         return name
 
-    def output(self, name: str, dtype: str, shape: Sequence[Size]) -> None:
+    def add_output(self, name: str, dtype: str, shape: Sequence[Size]) -> None:
         """Add an output to the model: the value of this name."""
         self.outputs[name] = Declared(dtype, tuple(shape))
 
@@ -196,7 +196,7 @@ class Edit:
         """Return the new operators."""
         return [*(op for ops in self._before.values() for op in ops), *self._last]
 
-    def around(self, items: Collection[tuple[Op | None, Any]]) -> Iterator[Any]:
+    def in_order(self, items: Collection[tuple[Op | None, Any]]) -> Iterator[Any]:
         """Yield the operators of the file or their replacements, in order, and the new operators."""
         for op, item in items:
             yield from self._new_before(op)

@@ -113,7 +113,7 @@ def _all_versions() -> Mapping[int, Operator]:
 GRU_VERSIONS: Mapping[int, Operator] = _all_versions()
 
 #: The newest opset that was checked: it has no later version of the operator.
-NEWEST_OPSET = 28
+NEWEST_CHECKED_OPSET = 28
 
 #: The newest version, which defines the layer.
 NEWEST: Operator = GRU_VERSIONS[max(GRU_VERSIONS)]
@@ -164,24 +164,24 @@ def gru_attributes(
     direction: str,
     activations: Sequence[tuple[Activation, Activation]],
     layout: int = 0,
-    stated: Collection[str] = (),
+    explicit: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the attributes of a GRU node that are stated or differ from their defaults."""
+    """Return the attributes of a GRU node that are explicit or differ from their defaults."""
     attributes: dict[str, Any] = {} if layer.hidden_size is None else {"hidden_size": layer.hidden_size}
-    if direction != "forward" or "direction" in stated:
+    if direction != "forward" or "direction" in explicit:
         attributes["direction"] = direction
-    if layer.linear_before_reset or "linear_before_reset" in stated:
+    if layer.linear_before_reset or "linear_before_reset" in explicit:
         attributes["linear_before_reset"] = int(layer.linear_before_reset)
     if layer.clip is not None:
         attributes["clip"] = float(layer.clip)
-    if "activations" in stated or any(pair != DEFAULT_ACTIVATIONS for pair in activations):
+    if "activations" in explicit or any(pair != DEFAULT_ACTIVATIONS for pair in activations):
         attributes |= activation_attributes(activations)
-    if layout or "layout" in stated:
+    if layout or "layout" in explicit:
         attributes["layout"] = layout
     return attributes
 
 
-def check_opset(opset: int, attributes: Iterable[str], dtype: str | None, label: str) -> None:
+def check_node_opset(opset: int, attributes: Iterable[str], dtype: str | None, label: str) -> None:
     """Raise SpecError if a node with these attributes and element type needs a later opset."""
     operator = gru_version(opset) or NEWEST
     later = {name: operator.later.get(name) for name in attributes}

@@ -81,10 +81,10 @@ def make_streaming(
     else:
         with needs_extra("onnx", "onnx", str(file)):
             from onegru.rewriting.nodes.changes import RewriteOptions
-            from onegru.rewriting.nodes.plan import check_opset
+            from onegru.rewriting.nodes.plan import check_target_opset
             from onegru.rewriting.streaming_onnx import rewrite_onnx
         if opset is not None:
-            check_opset(opset)
+            check_target_opset(opset)
         options = RewriteOptions(opset=opset, quantize=names, group_size=group) if names else None
         result = rewrite_onnx(file, named, wanted, time, wait, options)
     nodes, more = words_of(result.made)

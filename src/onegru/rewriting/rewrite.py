@@ -158,9 +158,9 @@ def rewrite_file(
         from onegru.rewriting.external_data import one_file, write_model
         from onegru.rewriting.nodes.changes import RewriteOptions
         from onegru.rewriting.nodes.model_pass import rewrite_model
-        from onegru.rewriting.nodes.plan import check_opset
+        from onegru.rewriting.nodes.plan import check_target_opset
     if options.get("opset") is not None:
-        check_opset(options["opset"])
+        check_target_opset(options["opset"])
     onnx_source = Source.of(file)
     rewritten = rewrite_model(onnx_source, model_of(file), len(file.data), RewriteOptions(**options))
     result, changed = one_file(onnx_source, rewritten.model), onnx_source.changed(named)

@@ -46,7 +46,7 @@ class Window(Operator):
         ends = [reach // 2 + (reach % 2 if auto == "SAME_UPPER" else 0) for reach in reaches]
         return [*(reach - end for reach, end in zip(reaches, ends, strict=True)), *ends]
 
-    def unpadded(self, call: Call, axis: int) -> list[int]:
+    def pads_without(self, call: Call, axis: int) -> list[int]:
         """Return the padding with zero along an axis, so that each output step has all its input steps."""
         pads, count = self.pads(call), call.rank() - 2
         pads[axis - 2] = pads[axis - 2 + count] = 0
@@ -173,7 +173,7 @@ class Deconvolution(Window):
         spread = reach - pads[k], reach - pads[k + count], reach
         return spread if min(spread) >= 0 <= min(pads) else None
 
-    def unpadded(self, call: Call, axis: int) -> list[int]:
+    def pads_without(self, call: Call, axis: int) -> list[int]:
         pads, count = self.pads(call), call.rank() - 2
         size, dilation = self.sizes_of_window(call)[axis - 2], self.counts(call, "dilations")[axis - 2]
         assert isinstance(size, int)

@@ -60,7 +60,7 @@ from onegru.formats.sizes import with_sizes
 from onegru.formats.states import find_states
 from onegru.formats.stream_note import read_note
 from onegru.operators.lowering import check_attributes, check_weights
-from onegru.operators.onnx import AUGRU, GRU_VERSIONS, NEWEST_OPSET, gru_version
+from onegru.operators.onnx import AUGRU, GRU_VERSIONS, NEWEST_CHECKED_OPSET, gru_version
 
 _MOST_AXES = 64  # limit of NumPy's arrays
 _WEIGHTS = ("W", "R", "B")
@@ -347,7 +347,7 @@ def model_opset(source: Source, model: ModelProto) -> int:
         return onnx.defs.onnx_opset_version()
     if len(set(versions)) > 1:
         raise source.error(f"opset_import: versions {versions} of the ONNX operators; must have only one")
-    newest = max(NEWEST_OPSET, onnx.defs.onnx_opset_version())
+    newest = max(NEWEST_CHECKED_OPSET, onnx.defs.onnx_opset_version())
     if not 1 <= versions[0] <= newest:
         words = f"must be 1 to {newest}, the newest that onegru and the installed onnx support"
         raise source.error(f"opset_import: version {versions[0]}; {words}")

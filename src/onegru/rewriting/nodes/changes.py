@@ -98,8 +98,8 @@ def _other_layout(config: GruNodeConfig) -> list[GruNodeConfig]:
 def _swapped_input(new: Draft, config: GruNodeConfig, port: str) -> str:
     scope, value = new.scope, config.inputs[port]
     producer = scope.producers.get(value)
-    if producer is not None and _perm(producer) == _SWAPPED and value not in scope.dropped:
-        scope.retired.add(value)
+    if producer is not None and _perm(producer) == _SWAPPED and value not in scope.moved_outputs:
+        scope.released_inputs.add(value)
         return str(producer.input[0])
     return new.op("Transpose", [value], port, perm=_SWAPPED)
 
@@ -111,8 +111,8 @@ def _swapped_output(
     consumers = scope.consumers.get(value, [])
     if len(consumers) == 1 and value not in scope.outputs and _perm(consumers[0]) == back:
         output = str(consumers[0].output[0])
-        if output not in scope.retired:  # a GRU node that skips the Transpose reads `value`
-            scope.dropped.add(output)
+        if output not in scope.released_inputs:  # a GRU node that skips the Transpose reads `value`
+            scope.moved_outputs.add(output)
             return output
     return _returned(new, config, port, "Transpose", perm=perm)
 
@@ -195,9 +195,11 @@ def _split(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNode
     for index, half in enumerate(_halves(config)):
         direction, inputs = half.direction, {}
         for port, name in config.inputs.items():
-            what, position = f"{direction}/{port}", scope.integers(index)
+            suffix, position = f"{direction}/{port}", scope.integers(index)
             has_part = port in axes
-            inputs[port] = new.folded("Gather", [name, position], what, axis=axes[port]) if has_part else name
+            inputs[port] = (
+                new.folded("Gather", [name, position], suffix, axis=axes[port]) if has_part else name
+            )
         outputs = {port: scope.names.fresh(f"{half.base}/{port}") for port in config.outputs}
         halves.append(replace(half, name=scope.names.fresh(half.base), inputs=inputs, outputs=outputs))
     for port, output in config.outputs.items():

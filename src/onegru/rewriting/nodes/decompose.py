@@ -71,7 +71,11 @@ class _Expansion:
         self.H = hidden_size
         self.reversed = reversed_directions(config.direction)
         shape = self.scope.shape(config.origin.input[0])  # new values have no shape yet
-        self.T = None if shape is None or len(shape) != 3 else shape[1 if config.stated.get("layout") else 0]
+        self.T = (
+            None
+            if shape is None or len(shape) != 3
+            else shape[1 if config.source_attributes.get("layout") else 0]
+        )
         self.steps = self.T if self.T and self.T <= _MOST_UNROLLED else None
 
     def expand(self) -> None:
@@ -105,11 +109,11 @@ class _Expansion:
     def _number(self, value: float) -> str:
         return self.scope.number(value, self.dtype)
 
-    def _computed(self, name: str, what: str) -> str:
+    def _computed(self, name: str, suffix: str) -> str:
         """Cast a value to the type of the computation."""
         if self.stored == self.dtype:
             return name
-        return self.draft.op("Cast", [name], f"{what}_{self.dtype}", dtype=self.dtype)
+        return self.draft.op("Cast", [name], f"{suffix}_{self.dtype}", dtype=self.dtype)
 
     def _masks(self, shape: str) -> tuple[list[str], str | None]:
         """Return masks of the valid steps, and a mask [B, 1] of rows with at least one step."""
@@ -195,20 +199,20 @@ class _Expansion:
 
     def _matrix(self, name: str, index: int) -> str:
         """Return W or R of one direction, transposed: [I, 3H] or [H, 3H]."""
-        folded, what = self.draft.folded, f"{index}/{name}"
-        value = folded("Gather", [self.config.inputs[name], self.scope.integer(index)], what, axis=0)
-        return folded("Transpose", [value], what, perm=[1, 0])
+        folded, suffix = self.draft.folded, f"{index}/{name}"
+        value = folded("Gather", [self.config.inputs[name], self.scope.integer(index)], suffix, axis=0)
+        return folded("Transpose", [value], suffix, perm=[1, 0])
 
     def _cut(self, value: str, first: int, end: int, axis: int = 0) -> str:
         """Return gates of a weight, from a first one to an end."""
         bounds = [self.scope.integers(number) for number in (first * self.H, end * self.H, axis)]
         return self.draft.folded("Slice", [value, *bounds], f"{value.rpartition('/')[2]}_part")
 
-    def _folded_cast(self, value: str, what: str) -> str:
+    def _folded_cast(self, value: str, suffix: str) -> str:
         """Return a weight in the type of the computation."""
         if self.stored == self.dtype:
             return value
-        return self.draft.folded("Cast", [value], what, dtype=self.dtype)
+        return self.draft.folded("Cast", [value], suffix, dtype=self.dtype)
 
     # The steps
 

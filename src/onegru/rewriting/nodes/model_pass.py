@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import (
     Source,
     all_tensors,
+    attribute_graphs,
     describe,
     drop_named,
     is_augru,
@@ -78,7 +80,7 @@ class _Rewriter:
         self.nodes: list[NodeSummary] = []
         self.dtypes: set[str] = set()
         self.others: list[str] = []
-        self.retired: set[str] = set()
+        self.released: set[str] = set()
         is_named = add_augru_functions(given, source)  # broken ones crash onnx's shape inference
         had = len(given.functions)
         self.model = unfold_functions(source, given)
@@ -96,8 +98,8 @@ class _Rewriter:
             self.notes.append("quantized weights were dequantized")
         if reads_weights:
             held = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
-            self.retired = fold_weights(source, self.model, self.old, max(size, held))
-            if self.retired:
+            self.released = fold_weights(source, self.model, self.old, max(size, held))
+            if self.released:
                 self.notes.append("weights that nodes compute from constants are now constants")
         self.types = graph_types(self.model)
         self.names = Names(self.model)
@@ -125,7 +127,7 @@ class _Rewriter:
             for name in sorted(self.options.quantize - set(names)):
                 listed = ", ".join(map(repr, names))
                 raise SpecError.of("quantize", f"no GRU node is called {name!r}; must be one of {listed}")
-        self._drop_retired()
+        self._remove_released()
         add_augru_functions(self.model, self.source)
         opsets = (self.old, self.new)
         self.notes += left_external(self.model)
@@ -209,26 +211,25 @@ class _Rewriter:
 
     def _rewrite_graph(self, scope: Scope) -> None:
         graph = scope.graph
-        nodes: list[NodeProto] = []
-        before = _given(graph)
+        rewritten: dict[int, list[NodeProto]] = {}  # the nodes that replace a node, by its index
+        before = _outputs(graph)
         for node in graph.node:
             for body in scope.bodies(node):
                 self._rewrite_graph(body)
-        for node in list(graph.node):
+        for index, node in enumerate(graph.node):
             if is_gru(node) or (self.decomposes_augru and is_augru(node)):
                 new = Draft(scope, node.name or next(filter(None, node.output), ""))
-                core = self._rewrite_node(new, node)
-                nodes += [*new.nodes, *core, *new.after]
+                grus = self._rewrite_node(new, node)
+                rewritten[index] = [*new.nodes, *grus, *new.after]
             elif is_augru(node) and self.options.quantizes(node):
-                nodes += self._quantized(scope, node)
-            else:
-                nodes.append(node)
-        nodes = [
-            node for node in nodes if node.op_type != "Transpose" or not scope.dropped & set(node.output)
-        ]
-        replace_nodes(graph, [*scope.early, *nodes])
-        self.retired |= scope.retired
-        drop_named(graph.value_info, before - _given(graph))
+                rewritten[index] = self._quantized(scope, node)
+        nodes = list(scope.early)
+        for index, node in enumerate(graph.node):
+            is_kept = scope.moved_outputs.isdisjoint(node.output)
+            nodes += rewritten.get(index, [node] if is_kept else [])
+        replace_nodes(graph, nodes)
+        self.released |= scope.released_inputs
+        drop_named(graph.value_info, before - _outputs(graph))
 
     def _rewrite_node(self, new: Draft, node: NodeProto) -> list[NodeProto]:
         """Add the nodes around a GRU node to `new`; return the GRU nodes."""
@@ -240,7 +241,7 @@ class _Rewriter:
         if not plan:
             self.nodes.append(NodeSummary(name, (), reasons))
             return [node]
-        scope.retired.update(config.inputs[port] for port in _WEIGHTS if port in config.inputs)
+        scope.released_inputs.update(config.inputs[port] for port in _WEIGHTS if port in config.inputs)
         if {"decompose", QUANTIZED} <= plan:
             raise SpecError.of(
                 "quantize",
@@ -259,7 +260,7 @@ class _Rewriter:
         """Store W and R of an AUGRU node as int8, without other changes."""
         config = read_config(scope, node, self.old)
         new = Draft(scope, config.base)
-        scope.retired.update(config.inputs[port] for port in ("W", "R"))
+        scope.released_inputs.update(config.inputs[port] for port in ("W", "R"))
         (config,) = to_int8(new, config, self.options)
         made = deepcopy(node)
         made.input[1], made.input[2] = config.inputs["W"], config.inputs["R"]
@@ -269,28 +270,42 @@ class _Rewriter:
 
     # Unused nodes and constants
 
-    def _drop_retired(self) -> None:
-        """Remove the constants and Transposes that only rewritten nodes used."""
+    def _remove_released(self) -> None:
+        """Remove released values that nothing reads now, and the nodes that computed only such values."""
         graphs = list(all_graphs(self.model.graph))
-        used = {value.name for graph in graphs for value in graph.output}
-        used |= {name for graph in graphs for node in graph.node for name in node.input}
-        unused = self.retired - used
-        for graph in graphs:
-            gone = {tensor.name for tensor in graph.initializer} & unused
+        nodes = list(all_nodes(self.model.graph.node))
+        reads = Counter(value.name for graph in graphs for value in graph.output)
+        reads.update(name for node in nodes for name in node.input)
+        producers: dict[str, list[NodeProto]] = {}  # bodies of a node can share names
+        for node in nodes:
+            for name in node.output:
+                producers.setdefault(name, []).append(node)
+        unread, removed, waiting = set[str](), set[tuple[str, ...]](), list(self.released)
+        while waiting:
+            name = waiting.pop()
+            found = producers.get(name, [])
+            outputs = {name, *(output for node in found for output in node.output)} - {""}
+            if name in unread or any(reads[output] for output in outputs):
+                continue
+            unread |= outputs
+            removed |= {tuple(node.output) for node in found}
+            freed = [item for node in all_nodes(found) for item in node.input]
+            bodies = [body for node in all_nodes(found) for body in attribute_graphs(node)]
+            freed += [value.name for body in bodies for value in body.output]
+            reads.subtract(freed)
+            waiting += filter(None, freed)
+        for graph in reversed(graphs):  # bodies first, because `replace_nodes` copies them
+            gone = {tensor.name for tensor in graph.initializer} & unread
             if self.model.ir_version >= 4:  # an input's default is part of the interface
                 gone -= {value.name for value in graph.input}
             drop_named(graph.initializer, gone)
             drop_named(graph.input, gone)
-            left = [
-                node
-                for node in graph.node
-                if not (node.op_type in ("Constant", "Transpose") and unused & set(node.output))
-            ]
+            left = [node for node in graph.node if tuple(node.output) not in removed]
             if len(left) < len(graph.node):
-                gone |= unused
+                gone |= unread
                 replace_nodes(graph, left)
             drop_named(graph.value_info, gone)
 
 
-def _given(graph: GraphProto) -> set[str]:
+def _outputs(graph: GraphProto) -> set[str]:
     return {name for node in graph.node for name in node.output}

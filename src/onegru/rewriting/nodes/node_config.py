@@ -21,7 +21,7 @@ from onegru.formats.onnx.validate import describe, is_augru, trimmed
 from onegru.formats.sizes import with_sizes
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import check_attributes, lower, read_activations, read_clip
-from onegru.operators.onnx import AUGRU, check_opset, gru_attributes, gru_version
+from onegru.operators.onnx import AUGRU, check_node_opset, gru_attributes, gru_version
 from onegru.operators.schema import Operator
 from onegru.rewriting.nodes.scope import Scope
 from onegru.runtimes.known_issues import Facts
@@ -46,7 +46,7 @@ class GruNodeConfig:
     activations: tuple[tuple[Activation, Activation], ...]  # (f, g) for each direction
     layout: int  # 0 or 1
     hidden_size: int | None  # H; None if unknown
-    stated: Mapping[str, object]  # the attributes in the file
+    source_attributes: Mapping[str, object]  # the attributes in the file
     inputs: Mapping[str, str]  # names of the present inputs, by the specification's names
     outputs: Mapping[str, str]  # names of the present outputs, by the specification's names
     # the equation of an AUGRU node's attention, "openvino" or "dien"; None for a GRU node
@@ -109,7 +109,7 @@ def read_config(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
         activations=activations,
         layout=int(values.get("layout", 0)),
         hidden_size=hidden_size,
-        stated=attributes,
+        source_attributes=attributes,
         inputs=inputs,
         outputs=outputs,
         attention=str(values["attention"]) if operator is AUGRU else None,
@@ -143,11 +143,15 @@ def _check_constants(
 def attributes_of(config: GruNodeConfig, opset: int) -> dict[str, object]:
     """Return the node's attributes at this opset, with explicit defaults where runtimes differ."""
     operator = operator_at(opset)
-    stated = {name for name, value in config.stated.items() if name in operator.attributes and value != []}
-    wanted = gru_attributes(config, config.direction, config.activations, config.layout, stated)
+    explicit = {
+        name
+        for name, value in config.source_attributes.items()
+        if name in operator.attributes and value != []
+    }
+    wanted = gru_attributes(config, config.direction, config.activations, config.layout, explicit)
     if "output_sequence" in operator.attributes and "Y" in config.outputs:
         wanted["output_sequence"] = 1
-    check_opset(opset, wanted, config.dtype, config.label)
+    check_node_opset(opset, wanted, config.dtype, config.label)
     return wanted
 
 
@@ -188,11 +192,11 @@ def facts_of(scope: Scope, config: GruNodeConfig, attributes: Mapping[str, objec
     )
 
 
-def require(scope: Scope, config: GruNodeConfig, what: str) -> tuple[str, int]:
+def require(scope: Scope, config: GruNodeConfig, change: str) -> tuple[str, int]:
     """Return the element type and hidden size, for a change that needs them."""
     if config.dtype is None or config.hidden_size is None:
         unknown = "element type" if config.dtype is None else "hidden_size"
         raise FormatError(
-            f"{scope.source.name}: {config.label}: {what}: its {unknown} is unknown; must be known"
+            f"{scope.source.name}: {config.label}: {change}: its {unknown} is unknown; must be known"
         )
     return config.dtype, config.hidden_size

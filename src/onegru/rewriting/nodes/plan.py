@@ -15,7 +15,7 @@ from onegru.rewriting.nodes.node_config import GruNodeConfig, attributes_of, fac
 from onegru.rewriting.nodes.scope import Scope
 from onegru.runtimes.known_issues import verdicts
 
-#: Names of rows of `CHANGES`, or "fill", which writes explicit defaults where runtimes differ.
+#: Names of rows of `CHANGES`, or "explicit", which writes explicit defaults where runtimes differ.
 ChangeNames = frozenset[str]
 
 
@@ -27,7 +27,7 @@ def plan_node(
     wanted = ChangeNames({"decompose"}) if is_augru else _requested(scope, config, options, old_opset)
     if options.runtime is None:
         return wanted, ()
-    facts = replace(facts_of(scope, config, config.stated), version=operator_at(old_opset).version)
+    facts = replace(facts_of(scope, config, config.source_attributes), version=operator_at(old_opset).version)
     reasons = tuple(item.reason for item in verdicts(facts) if item.runtime == options.runtime)
     if options.runtime == "openvino" and not is_augru:
         reasons += _openvino_issues(scope, config)
@@ -39,7 +39,7 @@ def plan_node(
     for more in () if is_augru else _workarounds(config, options):
         if not _has_issues(scope, config, wanted | more, options):
             return wanted | more, reasons
-    return wanted | {"fill", "decompose"}, reasons
+    return wanted | {"explicit", "decompose"}, reasons
 
 
 def _openvino_issues(scope: Scope, config: GruNodeConfig) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ def _requested(scope: Scope, config: GruNodeConfig, options: RewriteOptions, old
     """Return the requested changes that have an effect on this node."""
     found = {name for name, change in CHANGES.items() if change.is_requested(scope, config, options)}
     if found or options.runtime is None or operator_at(old_opset).version != operator_at(scope.opset).version:
-        found.add("fill")
+        found.add("explicit")
     return frozenset(found)
 
 
@@ -68,7 +68,7 @@ def _workarounds(config: GruNodeConfig, options: RewriteOptions) -> Iterator[Cha
     layouts = ((), ("layout",)) if may_change_layout else ((),)
     may_split = config.direction == "bidirectional" and options.runtime != "openvino"
     for split in ((), ("split",)) if may_split else ((),):
-        yield from (ChangeNames(("fill", *split, *layout)) for layout in layouts)
+        yield from (ChangeNames(("explicit", *split, *layout)) for layout in layouts)
 
 
 def _has_issues(scope: Scope, config: GruNodeConfig, plan: ChangeNames, options: RewriteOptions) -> bool:
@@ -84,7 +84,7 @@ def _has_issues(scope: Scope, config: GruNodeConfig, plan: ChangeNames, options:
     return any(item.runtime == options.runtime for fact in facts for item in verdicts(fact))
 
 
-def check_opset(opset: int) -> None:
+def check_target_opset(opset: int) -> None:
     """Raise SpecError unless onnx knows an opset."""
     newest = onnx.defs.onnx_opset_version()
     if isinstance(opset, bool) or not isinstance(opset, int) or not 1 <= opset <= newest:
@@ -95,8 +95,8 @@ def written_attributes(config: GruNodeConfig, opset: int) -> list[str]:
     """Describe the attributes that the node gains, loses or changes."""
     now = attributes_of(config, opset)
     words = []
-    for name in sorted({*now, *config.stated} - {"layout"}):
-        had, has = config.stated.get(name), now.get(name)
+    for name in sorted({*now, *config.source_attributes} - {"layout"}):
+        had, has = config.source_attributes.get(name), now.get(name)
         if has is None:
             words.append(f"{name} removed")
         elif had is None:

@@ -39,8 +39,8 @@ class Scope(Values):
         self.names = names
         self.early: list[NodeProto] = []  # new Constant nodes, which come before all other nodes
         self.unused: dict[str, Array] = {}  # new constants that no node uses yet; not in the graph
-        self.retired: set[str] = set()  # inputs of rewritten nodes that may no longer be needed
-        self.dropped: set[str] = set()  # outputs of Transposes that a GRU node's layout replaces
+        self.released_inputs: set[str] = set()  # values that rewritten nodes may no longer read
+        self.moved_outputs: set[str] = set()  # outputs of other nodes that GRU nodes write themselves now
         self._shared: dict[Hashable, str] = {}
 
     @functools.cached_property
@@ -68,11 +68,11 @@ class Scope(Values):
         code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         return onnx.helper.make_tensor_type_proto(code, array.shape)
 
-    def shared(self, base: str, array: Array) -> str:
+    def shared(self, wanted: str, array: Array) -> str:
         """Return the name of a constant with this content, which `used` adds to the graph."""
         key = array.dtype.name, array.shape, hashlib.sha256(array.tobytes()).digest()
         if key not in self._shared:
-            self._shared[key] = self.names.fresh(base)
+            self._shared[key] = self.names.fresh(wanted)
             self.unused[self._shared[key]] = array
         return self._shared[key]
 
@@ -105,7 +105,7 @@ class Scope(Values):
 
 
 class Draft:
-    """New nodes that replace one node. `base` is the prefix of new names."""
+    """New nodes that replace one node. Names of new nodes and values are `base`, a slash and a suffix."""
 
     def __init__(self, scope: Scope, base: str) -> None:
         self.scope = scope
@@ -115,41 +115,40 @@ class Draft:
         self.done: list[str] = []  # descriptions of the changes
         self.notes: list[str] = []  # what users of the new nodes must know
 
-    def fresh(self, what: str) -> str:
+    def fresh(self, suffix: str) -> str:
         """Return a new name."""
-        return self.scope.names.fresh(f"{self.base}/{what}")
+        return self.scope.names.fresh(f"{self.base}/{suffix}")
 
-    def op(self, kind: str, inputs: Sequence[str], what: str, output: str = "", **attributes: Any) -> str:
-        """Add a node, and return its output: `output`, or a new name from `what`."""
-        # In newer opsets, attributes that are lists of integers become inputs.
-        output = output or self.fresh(what)
-        self.nodes.append(self._node(kind, inputs, [output], f"{what}/{kind}", attributes))
+    def op(self, kind: str, inputs: Sequence[str], suffix: str, output: str = "", **attributes: Any) -> str:
+        """Add a node, and return its output: `output`, or a new name with this suffix."""
+        output = output or self.fresh(suffix)
+        self.nodes.append(self._node(kind, inputs, [output], f"{suffix}/{kind}", attributes))
         return output
 
-    def op_after(self, kind: str, inputs: Sequence[str], what: str, output: str, **attributes: Any) -> None:
+    def op_after(self, kind: str, inputs: Sequence[str], suffix: str, output: str, **attributes: Any) -> None:
         """Add a node after the GRU node."""
-        self.after.insert(0, self._node(kind, inputs, [output], f"{what}/{kind}", attributes))
+        self.after.insert(0, self._node(kind, inputs, [output], f"{suffix}/{kind}", attributes))
 
-    def folded(self, kind: str, inputs: Sequence[str], what: str, **attributes: Any) -> str:
+    def folded(self, kind: str, inputs: Sequence[str], suffix: str, **attributes: Any) -> str:
         """Do the same as `op`, but return a constant if all inputs are constants."""
         arrays = [self.scope.constant(name) for name in inputs]
         if any(array is None for array in arrays):
-            return self.op(kind, inputs, what, **attributes)
-        return self.scope.shared(f"{self.base}/{what}", evaluate(kind, attributes, arrays)[0])
+            return self.op(kind, inputs, suffix, **attributes)
+        return self.scope.shared(f"{self.base}/{suffix}", evaluate(kind, attributes, arrays)[0])
 
     def _node(
         self,
         kind: str,
         inputs: Sequence[str],
         outputs: Sequence[str],
-        what: str,
+        suffix: str,
         attributes: Mapping[str, Any],
     ) -> NodeProto:
-        name, scope = self.fresh(what), self.scope
+        name, scope = self.fresh(suffix), self.scope
         if kind == "Cast":
             attributes = {"to": code_of(attributes["dtype"])}
 
-        def constant(_: str, numbers: list[int]) -> str:
+        def constant(_: str, numbers: list[int]) -> str:  # for lists that are inputs in this opset
             return scope.used(scope.integers(*numbers))
 
         inputs = [scope.used(item) for item in inputs]

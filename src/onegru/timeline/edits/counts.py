@@ -28,7 +28,7 @@ def accumulate_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
     sums = edit.add(op.kind, [joined, edit.input_of(op, 1)], f"{label}/sums", before=op)
     edit.slice(sums, axis, -1, END, f"{label}/last", output=state.output)
     bounds = (0, -1) if op.attributes.get("exclusive") else (1, END)
-    edit.become(op, "Slice", [sums, *map(edit.ints, (*bounds, axis))])
+    edit.replace_operator(op, "Slice", [sums, *map(edit.ints, (*bounds, axis))])
     return replace(state, start=np.full([1] * len(state.first_shape), begins) if begins else None)
 
 
@@ -45,7 +45,7 @@ def number_on(edit: Edit, op: Op, step: int) -> State:
     numbers = edit.add("Cast", [own], f"{label}/integers", before=op, dtype="int64")
     numbers = edit.add("Add", [numbers, before], f"{label}/numbers", before=op)
     numbers = edit.add("Cast", [numbers], f"{label}/cast", before=op, dtype=dtype)
-    edit.become(op, "Reshape", [numbers, edit.ints(-1)])  # the new operator has no attributes
+    edit.replace_operator(op, "Reshape", [numbers, edit.ints(-1)])  # the new operator has no attributes
     return state
 
 
@@ -59,11 +59,11 @@ def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> S
     edit.slice(joined, axis, 0, steps, f"{label}/first", output=state.output)
     bounds = [size_of(edit, op, opset, state.input, axis), edit.ints(steps), edit.ints(axis)]
     if not copies:
-        edit.become(op, "Slice", [joined, *bounds])
+        edit.replace_operator(op, "Slice", [joined, *bounds])
     else:
         new = edit.add("Slice", [joined, *bounds], f"{label}/new", before=op)
         parts = [*[new] * copies, now]
-        edit.take(op, 0, edit.add("Concat", parts, f"{label}/padded", before=op, axis=axis))
+        edit.replace_input(op, 0, edit.add("Concat", parts, f"{label}/padded", before=op, axis=axis))
     return state
 
 
@@ -88,6 +88,6 @@ def new_state(
         [f"{name}_frames" if index == opened else size for index, size in enumerate(shape)]
         for name in (input_name, output_name)
     )
-    edit.input(input_name, dtype, declared)
-    edit.output(output_name, dtype, later)
+    edit.add_input(input_name, dtype, declared)
+    edit.add_output(output_name, dtype, later)
     return State(input_name, output_name, label, tuple(shape))

@@ -52,16 +52,16 @@ class StreamingRewriter:
         self.states: list[State] = []
         self.joined: dict[tuple[str, int, int, bool, float, bool], str] = {}
         self.parts: dict[str, list[tuple[str, Op, int]]] = {}
-        self.held: dict[str, str] = {}
+        self.delayed_outputs: dict[str, str] = {}
 
     def edited(self) -> Streaming:
         """Make all changes."""
         plan, edit = self.plan, self.edit
         opened = SizesRewriter(self.analysis, plan, edit, self.sizes)
         for op in plan.full_length:
-            edit.take(op, recurrent(op).lengths, "")
+            edit.replace_input(op, recurrent(op).lengths, "")
         for op, port in plan.zero_states:
-            edit.take(op, port, "")
+            edit.replace_input(op, port, "")
         for op, axis in plan.whole:
             opened.take_all(op, axis)
         for op in plan.latest:
@@ -81,7 +81,7 @@ class StreamingRewriter:
         for cache in plan.caches:
             if not any(cache is other for other in early):
                 self._add_cache(cache)
-        for op, axis in plan.unpadded:
+        for op, axis in plan.removed_padding:
             self._unpad(op, axis)
         self.states += [accumulate_on(edit, self.sizes, op, axis) for op, axis in plan.accumulated]
         self.states += [number_on(edit, op, step) for op, step in plan.numbered]
@@ -89,14 +89,14 @@ class StreamingRewriter:
             opened.open_size(op, index, axis)
         for op, port, axis in plan.repeated:
             opened.take_one(op, port, axis)
-        for name, steps in plan.held.items():
-            self._hold(name, steps)
+        for name, steps in plan.waiting.items():
+            self._delay_output(name, steps)
         for op in plan.recurrent:
             self._open_states(op)
         for name, parts in self.parts.items():
             self._join_states(name, parts)
-        for name, held in self.held.items():
-            self._rename(name, held)
+        for name, delayed in self.delayed_outputs.items():
+            self._rename(name, delayed)
         for name, axis in plan.inputs.items():
             if not self.sizes.is_named(name, axis):
                 edit.sizes[name, axis] = "frames"
@@ -137,21 +137,21 @@ class StreamingRewriter:
             value = self.edit.input_of(op, 1 if op.kind == "Concat" else 0)
             others = self._others(op, axis)
             if not others:
-                self.edit.become(op, "Identity", [value])
+                self.edit.replace_operator(op, "Identity", [value])
                 self.edit.staged(op).outputs = [op.outputs[0]]
             elif op.kind == "Pad":
                 self.edit.set_ints(op, "pads", others)
                 if len(op.inputs) > 3:
-                    self.edit.take(op, 3, "")  # all axes
+                    self.edit.replace_input(op, 3, "")  # all axes
             else:
                 for index, name in enumerate(("starts", "ends", "axes")):
                     self.edit.set_ints(op, name, others[index::3])
                 if len(op.inputs) > 4:
-                    self.edit.take(op, 4, "")
+                    self.edit.replace_input(op, 4, "")
             return
         call = self.analysis.call(op)
         assert isinstance(call.operator, Window)
-        self.edit.set(op, auto_pad=None, pads=call.operator.unpadded(call, axis))
+        self.edit.set(op, auto_pad=None, pads=call.operator.pads_without(call, axis))
 
     def _others(self, op: Op, axis: int) -> list[int]:
         """Return the pads, or start, end and axis, of an operator along its other axes."""
@@ -183,7 +183,7 @@ class StreamingRewriter:
         value, now = op.inputs[port], edit.input_of(op, port)
         key = (now, first, steps, waits, fill, is_paced)
         if key in self.joined:
-            edit.take(op, port, self.joined[key])
+            edit.replace_input(op, port, self.joined[key])
             return
         label = label_of(op)
         shape = self.sizes.first_shape(op, value, axis, first)
@@ -201,22 +201,22 @@ class StreamingRewriter:
         if waits:
             new = edit.slice(joined, axis, 0, -steps, f"{label}/waited", before=op)
         self.joined[key] = new
-        edit.take(op, port, new)
+        edit.replace_input(op, port, new)
         start = np.full([1] * len(shape), fill) if fill else None
         self.states.append(replace(state, steps=first if is_paced else steps, start=start))
 
-    def _hold(self, name: str, steps: int) -> None:
+    def _delay_output(self, name: str, steps: int) -> None:
         """Delay an output by a number of steps."""
-        self.held[name] = self.edit.add("Identity", [name], f"{name}/held")
-        end = self.edit.producers[self.held[name]]
+        self.delayed_outputs[name] = self.edit.add("Identity", [name], f"{name}/held")
+        end = self.edit.producers[self.delayed_outputs[name]]
         end.name, own = label_of(self.flow.producers[name]), end.name
         self._add_cache(Cache(end, 0, self.plan.outputs[name], steps, steps, waits=True))
         end.name = own
 
-    def _rename(self, name: str, held: str) -> None:
+    def _rename(self, name: str, delayed: str) -> None:
         """Rename an output to its delayed value, and let all operators read the current one."""
         try:
-            self.edit.rename({name: self.edit.fresh(f"{name}/now"), held: name})
+            self.edit.rename({name: self.edit.fresh(f"{name}/now"), delayed: name})
         except LookupError as error:
             raise unknown(self.flow.producers[name], f"a body reads {name!r}, an output") from error
 
@@ -237,17 +237,21 @@ class StreamingRewriter:
                 rows = (many,)
             shape = (*before, *rows, *after)
             dtype = dtype_of(self.flow, op, op.inputs[0])
-            edit.input(input_name, dtype, shape)
-            edit.output(output_name, dtype, shape)
+            edit.add_input(input_name, dtype, shape)
+            edit.add_output(output_name, dtype, shape)
             if len(rows) == 1:
-                edit.take(op, first, input_name)
-                if (known := edit.give(op, last, output_name)) != output_name:
+                edit.replace_input(op, first, input_name)
+                if (known := edit.ensure_output(op, last, output_name)) != output_name:
                     edit.add("Identity", [known], f"{output_name}/same", output=output_name)
             else:  # one input has the states as several axes
                 sizes = [-1 if isinstance(size, str) else size for size in rows]
                 one = edit.ints(*before, -1, *after)
-                edit.take(op, first, edit.add("Reshape", [input_name, one], f"{input_name}/rows", before=op))
-                known = edit.output_of(op, last) or edit.give(op, last, edit.fresh(f"{output_name}/rows"))
+                edit.replace_input(
+                    op, first, edit.add("Reshape", [input_name, one], f"{input_name}/rows", before=op)
+                )
+                known = edit.output_of(op, last) or edit.ensure_output(
+                    op, last, edit.fresh(f"{output_name}/rows")
+                )
                 several = edit.ints(*before, *sizes, *after)
                 edit.add("Reshape", [known, several], f"{output_name}/axes", output=output_name)
             if start is not None:  # the rows' other axes have one value
@@ -270,7 +274,7 @@ class StreamingRewriter:
         order, axis, has_shape = ways[0]
         given = edit.fresh(f"{plain(label_of(op))}_state_out" if len(parts) == 1 else f"{name}_out")
         ends = [
-            edit.output_of(one, last) or edit.give(one, last, edit.fresh(f"{given}/part"))
+            edit.output_of(one, last) or edit.ensure_output(one, last, edit.fresh(f"{given}/part"))
             for _, one, last in (parts[index] for index in order)
         ]
         if has_shape:
@@ -279,7 +283,7 @@ class StreamingRewriter:
             joined = edit.add("Concat", ends, f"{given}/joined", axis=axis)
             edit.add("Reshape", [joined, edit.ints(*sizes)], f"{given}/shape", output=given)
         dims = self.sizes.declared(name)
-        edit.output(given, self.flow.dtype(name) or "float32", dims)
+        edit.add_output(given, self.flow.dtype(name) or "float32", dims)
         self.states.append(State(name, given, label_of(op), dims))
 
     def _state_shape(self, op: Op) -> tuple[tuple[int, ...], tuple[int | str, ...], tuple[int, ...]]:

@@ -141,7 +141,7 @@ def _edited(
     made = rewriter.edited()
     all_states = rewriter.all_states(states)
     initial = {item.input: item.start for item in all_states if item.start is not None} | defaults
-    edit.notes[STREAM_KEY] = write_note(all_states, initial, time, made.delays)
+    edit.metadata[STREAM_KEY] = write_note(all_states, initial, time, made.delays)
     apply_edit(model, analysis.opset, edit)
     return replace(made, model=model)
 

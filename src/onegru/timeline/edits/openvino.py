@@ -96,7 +96,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
             if (name := ir.named(value)) in sizes:
                 sizes[name][axis] = size
         initial = {state.input: state.start for state in all_states if state.start is not None}
-        edit.notes[STREAM_KEY] = write_note(all_states, initial, found.time, found.delays, sizes)
+        edit.metadata[STREAM_KEY] = write_note(all_states, initial, found.time, found.delays, sizes)
         return replace(found, model=ir.document())
     except (SpecError, FormatError):
         raise
@@ -109,5 +109,5 @@ def annotated_ir(graph: Graph, found: AsItIs) -> Streaming:
     ir = _Ir(graph)
     sizes = ir.sizes()
     states = [State(taker, output, "", tuple(sizes[taker])) for output, taker in found.pairs.items()]
-    ir.edit.notes[STREAM_KEY] = write_note(states, {}, found.time, {}, sizes)
+    ir.edit.metadata[STREAM_KEY] = write_note(states, {}, found.time, {}, sizes)
     return Streaming((), found.time, {}, found.outputs, ir.document())

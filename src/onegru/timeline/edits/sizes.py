@@ -32,13 +32,13 @@ class SizesRewriter:
         if others := [indexed + axis for axis in range(rank) if axis != time_axis]:
             axes = self.edit.ints(*others)
             value = self.edit.add("Unsqueeze", [value, axes], f"{label_of(op)}/axes", before=op)
-        self.edit.become(op, "Identity", [value])
+        self.edit.replace_operator(op, "Identity", [value])
 
     def take_latest(self, op: Op) -> None:
         """Let a Gather count from the end of time."""
         index = self.flow.constant(op.inputs[1])
         assert index is not None
-        self.edit.take(op, 1, self.edit.constant("onegru/latest", np.full_like(index, -1)))
+        self.edit.replace_input(op, 1, self.edit.constant("onegru/latest", np.full_like(index, -1)))
 
     def keep_axis(self, op: Op, axis: int) -> None:
         """Let a Reshape with computed sizes keep the steps of its input."""
@@ -98,10 +98,10 @@ class SizesRewriter:
         """Set the sizes of a Reshape: numbers (0: the input's size), and computed sizes."""
         edit, numbers = self.edit, [size for size in sizes if isinstance(size, int)]
         if len(numbers) == len(sizes):
-            edit.take(op, 1, edit.ints(*numbers))
+            edit.replace_input(op, 1, edit.ints(*numbers))
         else:
             parts = [size if isinstance(size, str) else edit.ints(size) for size in sizes]
-            edit.take(op, 1, edit.add("Concat", parts, f"{label_of(op)}/sizes", before=op, axis=0))
+            edit.replace_input(op, 1, edit.add("Concat", parts, f"{label_of(op)}/sizes", before=op, axis=0))
         if "allowzero" in op.attributes:
             self.edit.set(op, allowzero=None)
 
@@ -118,12 +118,14 @@ class SizesRewriter:
             edit.slice(sizes, 0, *bounds, f"{label}/sizes", before=op)
             for bounds in ((0, index), (index + 1, END))
         )
-        edit.take(op, port, edit.add("Concat", [first, own, last], f"{label}/sizes", before=op, axis=0))
+        edit.replace_input(
+            op, port, edit.add("Concat", [first, own, last], f"{label}/sizes", before=op, axis=0)
+        )
 
     def take_one(self, op: Op, index: int, axis: int) -> None:
         """Let an operator read one of an input's steps, which are all equal."""
         value = self.edit.input_of(op, index)
-        self.edit.take(op, index, self.edit.slice(value, axis, 0, 1, f"{value}/one", before=op))
+        self.edit.replace_input(op, index, self.edit.slice(value, axis, 0, 1, f"{value}/one", before=op))
 
 
 def with_equal_sizes(sizes: SizeNames, edit: Edit, states: Sequence[State]) -> list[State]:

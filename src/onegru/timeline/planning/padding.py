@@ -18,18 +18,18 @@ class PaddingPlanner(PlannerPart):
     def plan_pad(self, op: Op, move: Move, extent: TimeExtent) -> None:
         """Plan steps that are added at either end of time; a Pad may also cut trailing steps."""
         operator = operator_of(op.kind)
-        is_written = op.kind in ("Pad", "Slice") or isinstance(operator, Window)
-        if move.pad_begin < 0 or (move.pad_end < 0 and op.kind != "Pad") or not is_written:
+        is_removable = op.kind in ("Pad", "Slice") or isinstance(operator, Window)
+        if move.pad_begin < 0 or (move.pad_end < 0 and op.kind != "Pad") or not is_removable:
             self.context.refuse_ends(f"{move.message}, which a stream does not know the ends of")
         elif (
-            not operator.pads_with_zeros(self.analysis.call(op)) or self.context.catches_up
+            not operator.pads_with_zeros(self.analysis.call(op)) or self.context.may_cancel_delay
         ) and self._put_in_front(op, move, extent):
             return
         left_pad = max(extent.left_pad + move.pad_begin, 0)
         self.context.extents[op.outputs[move.output]] = TimeExtent(
             extent.delay, left_pad, extent.right_pad + move.pad_end
         )
-        self.context.changes.unpadded.append((op, move.axis))
+        self.context.changes.removed_padding.append((op, move.axis))
 
     def _put_in_front(self, op: Op, move: Move, extent: TimeExtent) -> bool:
         """Plan a first chunk with the leading steps of a Pad; return whether that is possible."""
@@ -55,26 +55,28 @@ class PaddingPlanner(PlannerPart):
     def _begin_with(self, op: Op, index: int, move: Move, extent: TimeExtent, fill: float | None) -> bool:
         """Plan a first chunk with leading steps of a value; None for copies of its first step."""
         # With known leading steps, delayed steps catch up again, as in differences.
-        steps, is_late = move.pad_begin, extent.delay > 0
+        steps, is_delayed = move.pad_begin, extent.delay > 0
+        may_cancel = is_delayed and self.context.may_cancel_delay
         if fill == 0:
             steps = min(steps, extent.delay)
-            if not self.context.catches_up or not is_late or steps < extent.delay:
+            if not may_cancel or steps < extent.delay:
                 return False
-        is_prompt = is_late and fill is not None and steps == extent.delay and self.context.catches_up
+        cancels_delay = may_cancel and fill is not None and steps == extent.delay
         right_pad, delay = extent.right_pad + move.pad_end, extent.delay - steps
-        held = min(-delay, -right_pad) if delay < 0 > right_pad else 0
-        if is_late and fill != 0 and not is_prompt:  # the first chunk may be as short as the delay
-            held = steps
+        wait = min(-delay, -right_pad) if delay < 0 > right_pad else 0
+        if is_delayed and fill != 0 and not cancels_delay:  # the first chunk may be as short as the delay
+            wait = steps
         left_pad = extent.left_pad + move.pad_begin - steps
-        self.context.extents[op.outputs[move.output]] = TimeExtent(delay + held, left_pad, right_pad + held)
+        self.context.extents[op.outputs[move.output]] = TimeExtent(delay + wait, left_pad, right_pad + wait)
         first, changes = steps, self.context.changes
         if fill is None and steps:
             changes.firsts.append(FirstSteps(op, move.axis, 1, steps, len(changes.caches)))
             first = 0
-        if first or held:
-            cache = Cache(op, index, move.axis, first, held, held > 0, fill or 0.0, is_prompt and steps > 1)
+        if first or wait:
+            is_paced = cancels_delay and steps > 1
+            cache = Cache(op, index, move.axis, first, wait, wait > 0, fill or 0.0, is_paced)
             changes.caches.append(cache)
-        changes.unpadded.append((op, move.axis))
+        changes.removed_padding.append((op, move.axis))
         return True
 
     def plan_window(self, op: Op, move: Move, extent: TimeExtent) -> None:
@@ -97,7 +99,7 @@ class PaddingPlanner(PlannerPart):
                 self.context.refuse_ends("pads the steps that it pools")
             fill = -math.inf  # never a maximum, because a window reads at least one step of the run
         if move.pad_begin or move.pad_end:
-            self.context.changes.unpadded.append((op, move.axis))
+            self.context.changes.removed_padding.append((op, move.axis))
         if move.reach:
             self.context.changes.caches.append(
                 Cache(op, move.input, move.axis, min(first, move.reach), move.reach, fill=fill)
@@ -133,20 +135,20 @@ class PaddingPlanner(PlannerPart):
             self.context.refuse_ends(f"puts {count(steps, 'step')} in front that are not zeros")
         elif not self._begin_with(op, 1, Move(1, axis, axis, pad_begin=steps), extent, 0.0):
             self.context.extents[op.outputs[0]] = extent._replace(left_pad=extent.left_pad + steps)
-            self.context.changes.unpadded.append((op, axis))
+            self.context.changes.removed_padding.append((op, axis))
 
     def _join_first(self, op: Op, axis: int, extent: TimeExtent) -> None:
         """Plan the first steps of one value before those of another, which wait for them."""
         steps, before = self.context.firsts[op.inputs[0]], self.context.extent(op.inputs[0])
-        held = max(min(steps - extent.delay, -extent.right_pad), 0)
+        wait = max(min(steps - extent.delay, -extent.right_pad), 0)
         if 0 < before.delay == extent.delay:  # the first chunks may not contain them yet
-            held = steps
-        delay = extent.delay + held
+            wait = steps
+        delay = extent.delay + wait
         is_known = steps <= 1 - before.delay and delay <= 1  # with the first step of the run
         if extent.left_pad or not (is_known or delay == before.delay + steps):
             words = "which are not all known with the first step; change the model to repeat that one"
             self.context.refuse_ends(f"puts {count(steps, 'step')} of the run in front, {words}")
             return
-        if held:
-            self.context.changes.caches.append(Cache(op, 1, axis, 0, held, waits=True))
-        self.context.extents[op.outputs[0]] = TimeExtent(delay - steps, 0, extent.right_pad + held)
+        if wait:
+            self.context.changes.caches.append(Cache(op, 1, axis, 0, wait, waits=True))
+        self.context.extents[op.outputs[0]] = TimeExtent(delay - steps, 0, extent.right_pad + wait)

@@ -60,9 +60,9 @@ class StreamingPlan:
     firsts: list[FirstSteps] = field(default_factory=list)  # the operators that read the first steps of a run
     caches: list[Cache] = field(default_factory=list)  # steps to prepend to chunks
     # outputs whose steps wait, as after a shift, and for how many steps
-    held: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
     # operators that lose their padding or cut along time, along these axes of their first input
-    unpadded: list[tuple[Op, int]] = field(default_factory=list)
+    removed_padding: list[tuple[Op, int]] = field(default_factory=list)
     # Slices that still cut leading steps, after a cache: the number, by operator and axis
     dropped: dict[tuple[int, int], int] = field(default_factory=dict)
     # Gathers of all steps by their indices, with the axis of the indices
@@ -114,10 +114,10 @@ class TimeExtent(NamedTuple):
         return self.left_pad + self.right_pad - self.delay
 
     @property
-    def to_hold(self) -> int:
+    def steps_to_wait(self) -> int:
         """Return the number of steps that may wait as leading zeros; unless delayed, only cut-off ones."""
         return self.left_pad if self.delay > 0 else min(self.left_pad, -self.right_pad)
 
-    def held(self, steps: int) -> TimeExtent:
+    def after_waiting(self, steps: int) -> TimeExtent:
         """Return the extent after a number of zero steps, which begin the first chunk."""
         return TimeExtent(self.delay, self.left_pad - steps, self.right_pad + steps)

@@ -46,9 +46,9 @@ def plan_streaming(
     example = next((info.name for info in graph.inputs if info.name not in states), "X")
     plan = Planner(analysis, find_time(analysis, time, example), delay).plan()
     if plan.refusals or plan.delays:  # delayed steps may catch up before they reach an output
-        planner = Planner(analysis, find_time(analysis, time, example), True, catches_up=True)
+        planner = Planner(analysis, find_time(analysis, time, example), True, may_cancel_delay=True)
         later = planner.plan()
-        plan = later if not later.refusals and planner.is_prompt(later) else plan
+        plan = later if not later.refusals and planner.has_cancelled_delays(later) else plan
     if plan.refusals:
         named = list({item.message: item for item in reversed(plan.refusals)}.values())[::-1][:_MOST_NAMED]
         listed = "; ".join(map(str, named))
@@ -63,8 +63,10 @@ def plan_streaming(
 class Planner(PlannerPart):
     """Planner of the changes that a model needs to run in chunks of time."""
 
-    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, catches_up: bool = False) -> None:
-        super().__init__(PlanContext(analysis, time, delay, catches_up))
+    def __init__(
+        self, analysis: TimeAnalysis, time: set[int], delay: bool, may_cancel_delay: bool = False
+    ) -> None:
+        super().__init__(PlanContext(analysis, time, delay, may_cancel_delay))
         self.padding = PaddingPlanner(self.context)
         self.sizes = SizesPlanner(self.context)
         self.slices = SlicesPlanner(self.context)
@@ -84,7 +86,7 @@ class Planner(PlannerPart):
         planned = [(op, *self._planned(op)) for op in self.analysis.ops]
         # Other operators that no output depends on are removed with the values that they read.
         carried = [op for op in self.analysis.recurrent if id(op) in context.carried]
-        dropped = {id(op): 0 for op, changes, _ in planned if op.kind == "Concat" and changes.unpadded}
+        dropped = {id(op): 0 for op, changes, _ in planned if op.kind == "Concat" and changes.removed_padding}
         dropped |= {id(op): 1 for op, changes, _ in planned if changes.whole}
         needed = self.analysis.needed(carried, dropped)
         for op, changes, hazards in planned:
@@ -102,7 +104,7 @@ class Planner(PlannerPart):
                 self._plan_output(plan, name)
         return plan
 
-    def is_prompt(self, plan: StreamingPlan) -> bool:
+    def has_cancelled_delays(self, plan: StreamingPlan) -> bool:
         """Whether nothing is delayed that is an output, or needs a step in each run."""
         ops = [op for op in self.analysis.ops if operator_of(op.kind).states or operator_of(op.kind).window]
         waiting = [name for op in ops for name in op.outputs if self.context.extent(name).delay > 0]
@@ -134,11 +136,11 @@ class Planner(PlannerPart):
         plan.outputs[name] = axes[0]
         if extent is None:
             return
-        if (steps := extent.to_hold) > 0 and not self.context.is_only_time(name, axes[0]):
+        if (steps := extent.steps_to_wait) > 0 and not self.context.is_only_time(name, axes[0]):
             plan.refusals.append(Finding("unknown", "output", name, NOT_ONLY_TIME))
         elif steps > 0:
-            plan.held[name] = steps
-            extent = extent.held(steps)
+            plan.waiting[name] = steps
+            extent = extent.after_waiting(steps)
         is_longer = extent.left_pad > 0 or extent.delay < 0 or extent.right_pad > extent.delay
         if is_longer or extent.right_pad < 0:
             steps = extent.extra
@@ -283,11 +285,11 @@ class Planner(PlannerPart):
             for move in moves
             if move.reach and (move.input, move.axis) == (index, axis)
         ]
-        steps = extent._replace(left_pad=extent.left_pad - max(reaches, default=0)).to_hold
+        steps = extent._replace(left_pad=extent.left_pad - max(reaches, default=0)).steps_to_wait
         if steps <= 0:
             return extent
         self.context.changes.caches.append(Cache(op, index, axis, steps, steps, waits=True))
-        return extent.held(steps)
+        return extent.after_waiting(steps)
 
     def _align(self, op: Op, takes: list[int], before: list[TimeExtent]) -> TimeExtent:
         """Delay the inputs that are ahead of others, and return their common extent."""

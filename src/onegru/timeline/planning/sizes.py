@@ -60,7 +60,7 @@ class SizesPlanner(PlannerPart):
             if any(size != 1 and self.context.steps_in((wanted,)) for size, wanted in pairs):
                 return False
         (extent,) = extents
-        self.context.extents[name] = extent.held(extent.left_pad)
+        self.context.extents[name] = extent.after_waiting(extent.left_pad)
         return len(self.context.timed(name)) == 1
 
     def _is_numbered(self, op: Op) -> bool:
@@ -71,8 +71,8 @@ class SizesPlanner(PlannerPart):
         if not steps or not is_open or not self.context.is_only_time(op.outputs[0], 0):
             return False
         extent = self.context.extent(steps[0][0])
-        held = extent.held(extent.left_pad)  # step indices have no leading padding
-        self.context.extents[op.outputs[0]] = held
+        # Step indices have no leading padding.
+        self.context.extents[op.outputs[0]] = extent.after_waiting(extent.left_pad)
         self.context.changes.numbered.append((op, step))
         return True
 

@@ -123,11 +123,11 @@ class SlicesPlanner(PlannerPart):
             self.context.changes.dropped[id(op), move.axis] = front
         zeros = max(extent.left_pad - front, 0)
         delay, right_pad = extent.delay + later, extent.right_pad - back
-        held = min(-delay, -right_pad) if delay < 0 > right_pad else 0
-        if held:  # the leading steps of the first chunk are cut off at its end
-            self.context.changes.caches.append(Cache(op, 0, move.axis, 0, held, waits=True))
-        self.context.extents[op.outputs[0]] = TimeExtent(delay + held, zeros, right_pad + held)
-        self.context.changes.unpadded.append((op, move.axis))
+        wait = min(-delay, -right_pad) if delay < 0 > right_pad else 0
+        if wait:  # the leading steps of the first chunk are cut off at its end
+            self.context.changes.caches.append(Cache(op, 0, move.axis, 0, wait, waits=True))
+        self.context.extents[op.outputs[0]] = TimeExtent(delay + wait, zeros, right_pad + wait)
+        self.context.changes.removed_padding.append((op, move.axis))
 
     def _takes_steps_apart(self, op: Op, move: Move, extent: TimeExtent) -> bool:
         """Whether Slices select single steps of a fixed number, each for a copy of a layer."""

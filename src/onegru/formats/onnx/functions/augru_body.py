@@ -169,7 +169,7 @@ class _StepText:
         self.numbers: dict[float, str] = {}
         self.names = itertools.count()
 
-    def op(self, kind: str, inputs: Sequence[str], what: str) -> str:
+    def op(self, kind: str, inputs: Sequence[str], suffix: str) -> str:
         name = f"step_{next(self.names)}"
         self.nodes.append(f"{name} = {kind} ({', '.join(inputs)})")
         return name

@@ -78,7 +78,7 @@ def apply_edit(model: ModelProto, opset: int, edit: Edit) -> None:
         for name, value in declared.items():
             side.append(onnx.helper.make_tensor_value_info(name, code_of(value.dtype), list(value.shape)))
     by_node = {id(op.origin): op for op in edit.flow.ops}
-    placed = edit.around([(by_node.get(id(node)), node) for node in graph.node])
+    placed = edit.in_order([(by_node.get(id(node)), node) for node in graph.node])
     nodes = [node_of(edit.flow, item, opset) if isinstance(item, Op) else item for item in placed]
     wanted = [value.name for value in graph.output]
     kept = needed_nodes(nodes, wanted)
@@ -91,7 +91,7 @@ def apply_edit(model: ModelProto, opset: int, edit: Edit) -> None:
         if axis < len(dims) and isinstance(size, str):
             dims[axis].dim_param = size
     del graph.value_info[:]
-    for key, text in edit.notes.items():
+    for key, text in edit.metadata.items():
         for prop in [prop for prop in model.metadata_props if prop.key == key]:
             model.metadata_props.remove(prop)
         model.metadata_props.add(key=key, value=text)
@@ -100,7 +100,7 @@ def apply_edit(model: ModelProto, opset: int, edit: Edit) -> None:
 def _change(staged: Staged) -> None:
     """Apply a staged change to its node."""
     node: NodeProto = staged.op.origin
-    if staged.is_new:
+    if staged.is_replaced:
         node.CopyFrom(onnx.helper.make_node(staged.kind, staged.inputs, staged.outputs, name=node.name))
         return
     for field, names in ((node.input, staged.inputs), (node.output, staged.outputs)):

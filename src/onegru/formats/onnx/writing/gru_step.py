@@ -17,8 +17,8 @@ from onegru.core.activations import ACTIVATIONS, Activation
 class StepNodes(Protocol):
     """Receiver of the nodes of a step."""
 
-    def op(self, kind: str, inputs: Sequence[str], what: str) -> str:
-        """Add a node and return the name of its output, which can contain `what`."""
+    def op(self, kind: str, inputs: Sequence[str], suffix: str) -> str:
+        """Add a node and return the name of its output, which can end in `suffix`."""
 
     def number(self, value: float) -> str:
         """Add a scalar constant with the type of the computation."""

@@ -17,7 +17,7 @@ from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
 from onegru.formats.onnx.validate import trimmed
 from onegru.formats.onnx.writing.edit import node_with_lists
 from onegru.formats.writing import Interface, Layers, suffixes
-from onegru.operators.onnx import GRU_VERSIONS, check_opset, gru_attributes, gru_version
+from onegru.operators.onnx import GRU_VERSIONS, check_node_opset, gru_attributes, gru_version
 from onegru.operators.schema import Operator
 
 _NEWEST_OPSET = min(max(GRU_VERSIONS), onnx.defs.onnx_opset_version())  # the installed onnx can be older
@@ -102,7 +102,7 @@ class _Graph:
         attributes = gru_attributes(spec, spec.direction, spec.activations, self.layout, ["direction"])
         if "output_sequence" in self.operator.attributes:
             attributes["output_sequence"] = 1
-        check_opset(self.opset, attributes, spec.dtype, "the layer")
+        check_node_opset(self.opset, attributes, spec.dtype, "the layer")
         return attributes
 
     def side_by_side(self, spec: Spec, Y: str, name: str) -> str:

@@ -113,7 +113,7 @@ class EditedIr(Ir):
         document = IrDocument(self.root, lambda: self.constants.weights)
         if not self.edit.is_empty():
             document = _apply_edit(self, self.edit)
-        add_notes(self.root, self.edit.notes)
+        add_notes(self.root, self.edit.metadata)
         return document
 
 
@@ -135,12 +135,12 @@ def _apply_edit(ir: Ir, edit: Edit) -> IrDocument:
         if id(op) in rewritten and staged.kind not in ("Identity", *WRITTEN):
             raise SpecError(f"{op.kind} layer {op.name!r}: this change is not supported")
         op.kind, op.inputs, op.outputs = staged.kind, tuple(staged.inputs), tuple(staged.outputs)
-        if staged.is_new:
+        if staged.is_replaced:
             op.attributes = {}
         elif id(op) in rewritten:
             changed = {**op.attributes, **staged.attributes}
             op.attributes = {name: value for name, value in changed.items() if value is not None}
-    flow.ops = list(edit.around([(op, op) for op in flow.ops]))
+    flow.ops = list(edit.in_order([(op, op) for op in flow.ops]))
     for name, value in edit.inputs.items():
         ir.add_input(
             name, value.dtype, tuple(f"dim:{size}" if isinstance(size, str) else size for size in value.shape)
@@ -156,7 +156,7 @@ def _apply_edit(ir: Ir, edit: Edit) -> IrDocument:
 def _keeps_layer(graph: IrGraph, staged: Staged) -> bool:
     """Change an operator's layer in place; return False if another layer is needed."""
     op, layer = staged.op, staged.op.origin
-    if staged.is_new or not isinstance(layer, Layer) or len(op.inputs) > len(layer.inputs):
+    if staged.is_replaced or not isinstance(layer, Layer) or len(op.inputs) > len(layer.inputs):
         return False
     layer_inputs = list(graph.inputs[layer.id])
     if list(op.inputs) != layer_inputs[: len(op.inputs)]:
