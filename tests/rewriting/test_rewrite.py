@@ -223,9 +223,12 @@ def test_given_inputs_and_sizes(tmp_path: Path) -> None:
     ).outputs
 
 
-def test_two_grus_on_one_input_for_openvino(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", ["XX", "ab"], ids=["same", "passed on"])
+def test_two_grus_on_one_input_for_openvino(names: str, tmp_path: Path) -> None:
     """OpenVINO miscomputes the first of them."""
-    nodes = [gru("X", [f"Y{suffix}"], W="W", R="R", bias="B", name=f"gru{suffix}") for suffix in "12"]
+    nodes = [node("Identity", ["X"], [name]) for name in names if name != "X"]
+    for name, suffix in zip(names, "12", strict=True):
+        nodes.append(gru(name, [f"Y{suffix}"], W="W", R="R", bias="B", name=f"gru{suffix}"))
     outputs = [value(f"Y{suffix}", shape=[None] * 4) for suffix in "12"]
     source = model(graph(nodes, [value("X", shape=["T", "N", I])], outputs, weights()))
     report, target = rewritten(tmp_path, source, runtime="openvino")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from onnx import ModelProto
 
 import onegru
 from onegru.formats.onnx.functions.augru import add_augru_functions
+from onegru.rewriting.nodes.changes import CHANGES, Change, RewriteOptions
+from onegru.rewriting.nodes.node_config import GruNodeConfig
+from onegru.rewriting.nodes.scope import Draft
 from onegru.rewriting.rewrite import rewrite
 from tests.support.files.onnx_models import (
     B,
@@ -65,6 +69,36 @@ def test_a_transpose_that_others_take_stays(tmp_path: Path) -> None:
     feeds = {"x": numbers(1, B, T, I)}
     wanted = expected(tmp_path / "model.onnx", feeds)
     assert_close(onegru.load(tmp_path / "target.onnx").run(feeds), wanted, 1e-6)
+
+
+def test_nodes_that_only_fed_removed_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that reads no lengths any more removes what computed them; other unused nodes stay."""
+
+    def without_lengths(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
+        new.scope.released_inputs.add(config.inputs["sequence_lens"])
+        new.done.append("lengths removed")
+        return [replace(config, inputs={k: v for k, v in config.inputs.items() if k != "sequence_lens"})]
+
+    monkeypatch.setitem(CHANGES, "lengths", Change(lambda *_: True, without_lengths))
+    body = graph([node("Add", ["rows", "zero"], ["s"])], [], [value("s", "int64", [1])])
+    nodes = [
+        node("Shape", ["X"], ["sizes"], name="shape"),
+        node("Slice", ["sizes", "zero", "one"], ["steps"], name="steps"),
+        node("Slice", ["sizes", "one", "two"], ["rows"], name="rows"),
+        node("If", ["is_on"], ["more"], then_branch=body, else_branch=body, name="if"),
+        node("Add", ["steps", "more"], ["sum"], name="sum"),
+        node("Sub", ["sum", "more"], ["all"], name="all"),
+        node("Expand", ["all", "rows"], ["many"], name="many"),
+        node("Cast", ["many"], ["lens"], to=onnx.TensorProto.INT32, name="cast"),
+        node("Neg", ["rows"], ["unused"], name="unused"),
+        gru("X", ["Y"], lens="lens", name="gru"),
+    ]
+    constants = {name: np.array([number]) for number, name in enumerate(("zero", "one", "two"))}
+    constants |= {"is_on": np.array(True), **weights()}
+    proto = graph(nodes, [value("X", shape=["T", "N", I])], [value("Y", shape=[None] * 4)], constants)
+    _, target = rewritten(tmp_path, model(proto, opset=18))
+    assert [item.name for item in target.graph.node] == ["shape", "rows", "unused", "gru"]
+    assert {tensor.name for tensor in target.graph.initializer} == {"one", "two", "W", "R", "B"}
 
 
 @pytest.mark.parametrize("is_sorted", [True, False])

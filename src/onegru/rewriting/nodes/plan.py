@@ -9,13 +9,12 @@ import onnx
 
 from onegru.core.activations import DEFAULT_ACTIVATIONS
 from onegru.core.errors import SpecError
-from onegru.formats.onnx.validate import is_gru
 from onegru.rewriting.nodes.changes import CHANGES, RewriteOptions
 from onegru.rewriting.nodes.node_config import GruNodeConfig, attributes_of, facts_of, operator_at
 from onegru.rewriting.nodes.scope import Scope
 from onegru.runtimes.known_issues import verdicts
 
-#: Names of rows of `CHANGES`, or "explicit", which writes explicit defaults where runtimes differ.
+#: Names of rows of `CHANGES`, or "explicit", which writes defaults as attributes where runtimes differ.
 ChangeNames = frozenset[str]
 
 
@@ -45,7 +44,7 @@ def plan_node(
 def _openvino_issues(scope: Scope, config: GruNodeConfig) -> tuple[str, ...]:
     """Return OpenVINO 2026.4's issues that depend on neighboring nodes, which the table does not cover."""
     found = []
-    if sum(is_gru(node) for node in scope.consumers.get(config.inputs["X"], ())) > 1:
+    if scope.grus_by_input[scope.flow.resolve(config.inputs["X"])] > 1:
         found.append("miscomputes a GRU that shares its X with another GRU")
     default = all(pair == DEFAULT_ACTIVATIONS for pair in config.activations)
     is_loop = config.clip is not None or not default

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.table import evaluate
 from onegru.formats.onnx.flow import GraphTypes, flow_of
-from onegru.formats.onnx.validate import Source
+from onegru.formats.onnx.validate import Source, is_gru
 from onegru.formats.onnx.values import Names, Values
 from onegru.formats.onnx.writing.edit import code_of, node_with_lists
 
@@ -48,6 +49,12 @@ class Scope(Values):
         """The original graph."""
         outer = self.outer.flow if isinstance(self.outer, Scope) else None
         return flow_of(self.source, self.graph, self.graph_types, self.ir_version, outer)
+
+    @functools.cached_property
+    def grus_by_input(self) -> Counter[str]:
+        """The number of GRU nodes that compute each X, before nodes that only pass it on."""
+        nodes = filter(is_gru, self.graph.node)
+        return Counter(self.flow.resolve(name) for node in nodes for name in node.input[:1])
 
     def bodies(self, node: NodeProto) -> list[Scope]:
         """Return the scopes of a node's subgraphs."""
