@@ -137,6 +137,10 @@ AUGRU: Operator = replace(
     earlier={},
 )
 
+#: Operators whose results differ between runs, so they are never constants. The same can apply to Dropout.
+RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
+RANDOM |= {"Multinomial", "Bernoulli"}
+
 #: Every operator of ONNX files, by its name and version.
 OPERATORS: Mapping[tuple[str, int], Operator] = {
     (operator.name, operator.version): operator for operator in (*GRU_VERSIONS.values(), AUGRU)

@@ -102,6 +102,15 @@ def test_rows_that_influence_each_other_are_not_batched(tmp_path: Path, nodes: A
         np.testing.assert_allclose(got, run_row(path, row)["Z"].ravel(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["RandomNormalLike", "RandomUniformLike", "Bernoulli"])
+def test_random_operators_are_named(kind: str, tmp_path: Path) -> None:
+    nodes = [PLAIN, node("Sigmoid", ["Y_h"], ["p"]), node(kind, ["p"], ["r"], name="noise")]
+    path = save(tmp_path, model(graph([*nodes, node("Add", ["p", "r"], ["Z"])], [X], ["Z"], weights())))
+    with pytest.raises(onegru.SpecError, match=rf"has random operators \({kind} 'noise'\), so that onegru"):
+        Scorer(path)(table(sequences()))
+    assert Scorer(path, batch=1)(table(sequences())).num_rows == len(sequences())
+
+
 def test_lengths_that_a_cast_converts(tmp_path: Path) -> None:
     nodes = [node("Cast", ["n"], ["lens"], to=6), WITH_LENS]
     path = saved(tmp_path, nodes, [X, value("n", "int64", ["batch"])], ["Y_h"])

@@ -24,13 +24,10 @@ from onegru.formats.onnx.validate import (
 )
 from onegru.formats.onnx.values import Values, all_values
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
+from onegru.operators.onnx import RANDOM
 
 _WEIGHTS = slice(1, 4)  # W, R and B among the inputs of either operator
 _LEAST_IR = 4  # the first version in which initializers can be separate from inputs
-
-# Their results differ between runs, so they are never run ahead of time. The same can apply to Dropout.
-_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
-_RANDOM |= {"Multinomial", "Bernoulli"}
 
 
 def nodes_ahead(
@@ -48,7 +45,7 @@ def nodes_ahead(
         if name in known or node is None or is_plain_constant(node):
             known.setdefault(waiting.pop(), values.is_constant(name))
             continue
-        may = is_onnx(node) and not is_ours(node) and node.op_type not in _RANDOM
+        may = is_onnx(node) and not is_ours(node) and node.op_type not in RANDOM
         may = may and fits(node) and not any(attribute_graphs(node))
         inputs = [value for value in node.input if value] if may else []
         missing = [value for value in inputs if value not in known]

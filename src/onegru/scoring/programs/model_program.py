@@ -17,15 +17,18 @@ from onegru.core.wording import count, shape_words
 from onegru.formats.graph import by_name
 from onegru.models.inputs.random import WAYS, draw_numbers
 from onegru.models.model import Model
+from onegru.operators import onnx, openvino
 from onegru.scoring.columns import Field
 from onegru.scoring.programs.model_inputs import Axes, ModelInputs
 from onegru.scoring.programs.program import check_names
+from onegru.timeline.read import read_timeline
 
 # Sizes of two runs that reveal an output's axes: rows and steps. No size occurs twice.
 _ROWS, _STEPS = (2, 5), (3, 7)
 # Largest allowed difference between the outputs of a row in a batch and by itself. It is far above rounding,
 # and far below the effect of a mean over padding or over rows.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
+_RANDOM = {*onnx.RANDOM, *openvino.RANDOM}
 _BATCH = 33  # rows of the batch in that comparison
 
 
@@ -187,8 +190,22 @@ class ModelProgram:
             far, near = (far[:steps, row], near[:, 0]) if result.is_sequence else (far[row], near[0])
             far, near = far.astype(np.float64), near.astype(np.float64)
             if not np.allclose(far, near, rtol=_RELATIVE, atol=least, equal_nan=True):
+                if names := self._random_operators():
+                    return (
+                        f"has random operators ({names}), so that onegru cannot test whether a row depends on"
+                    )
                 return f"output {result.name!r} of a row depends on"
         return None
+
+    def _random_operators(self) -> str:
+        """Name an operator of each kind whose results differ between runs; empty without any."""
+        timeline = read_timeline(self._model.graph)
+        found: dict[str, str] = {}
+        waiting = [] if timeline is None else [timeline.flow]
+        for flow in waiting:
+            found = {op.label: op.name or op.output(0) for op in flow.ops if op.label in _RANDOM} | found
+            waiting += [body for op in flow.ops for body in op.bodies.values()]
+        return ", ".join(f"{kind} {name!r}" for kind, name in found.items())
 
     def _draw_batch(self, lengths: Array, row: int, *way: str) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return random values for rows of these lengths, and those of one row."""
