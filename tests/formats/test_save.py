@@ -99,6 +99,15 @@ def test_refused(tmp_path: Path, case: tuple[Any, str, dict[str, Any], str]) -> 
     assert not list(tmp_path.iterdir())
 
 
+def test_default_opset_of_an_older_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The installed onnx may not know the newest opset of a GRU."""
+    from onegru.formats.onnx.writing import writer
+
+    monkeypatch.setattr(writer, "NEWEST_WRITTEN_OPSET", 20)
+    onegru.save_layers(make_gru(), tmp_path / "m.onnx")
+    assert onnx.load(tmp_path / "m.onnx").opset_import[0].version == 20
+
+
 def test_refuses_what_is_no_layer(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="layers: list; must be a GRU or a Stack"):
         onegru.save_layers([make_gru()], tmp_path / "m.onnx")  # type: ignore[arg-type]

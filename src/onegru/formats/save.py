@@ -13,7 +13,6 @@ from onegru.core.dtypes import group_size, is_int8
 from onegru.core.errors import SpecError, needs_extra
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
-from onegru.operators.onnx import NEWEST
 
 #: The suffixes of files that `save_layers` writes, with the options of each.
 SUFFIXES: dict[str, tuple[str, ...]] = {
@@ -68,7 +67,7 @@ def save_layers(
     Args:
         layers: the layer or stack.
         path: the file; its suffix selects the format.
-        opset: the opset of an ONNX model, 1 to 22. Default: None (22).
+        opset: the opset of an ONNX model, 1 to 22. Default: None (22, or the newest of an older onnx).
         layout: the layout of an ONNX model: 0 (time first) or 1 (batch first, from opset 14 on). Default:
             None (0).
         cell: whether to write an IR with cells, which take one step. Default: None (False).
@@ -117,8 +116,8 @@ def save_layers(
         content = (pytorch_bytes if kind == ".pt" else keras_bytes)(layers, path)
     elif kind == ".onnx":
         with needs_extra("onnx", "onnx", str(path)):
-            from onegru.formats.onnx.writing.writer import onnx_bytes
-        content = onnx_bytes(parts, int(opset or NEWEST.version), int(layout or 0), interface)
+            from onegru.formats.onnx.writing.writer import NEWEST_WRITTEN_OPSET, onnx_bytes
+        content = onnx_bytes(parts, int(opset or NEWEST_WRITTEN_OPSET), int(layout or 0), interface)
     else:
         from onegru.formats.openvino.writing.writer import write_ir
 
