@@ -29,6 +29,11 @@ def test_a_crash(tmp_path: Path) -> None:
     assert only(verified(path, feeds(), mutants.Quitting())).reason == "crashed (exit code 3)"
 
 
+def test_a_process_that_cannot_import(tmp_path: Path) -> None:
+    reason = only(verified(save(tmp_path, chain()), feeds(), mutants.Unimportable())).reason
+    assert reason == "crashed (exit code 1, ModuleNotFoundError: No module named 'missing')"
+
+
 def test_a_hang(tmp_path: Path) -> None:
     found = verified(save(tmp_path, chain()), feeds(), mutants.Hanging(), timeout=3)
     assert (only(found).status, only(found).reason) == ("timed out", "took longer than 3 s")

@@ -45,13 +45,14 @@ def run_apart(
     subject = replace(subject, path=str(Path(subject.path).absolute()))  # the worker runs in another folder
     with child_folder() as folder:
         (folder / "request").write_bytes(pickle.dumps((runtime, [(subject, dict(inputs))])))
-        code = run_child(WORKER, ["0"], folder, running(timeout)).code
-        if code is None:
+        ended = run_child(WORKER, ["0"], folder, running(timeout))
+        if ended.code is None:
             return RunResult("timed out", reason=f"took longer than {timeout:g} s")
         try:
             return read_result(folder, "answer-0")
         except FileNotFoundError:
-            return RunResult("crashed", reason=f"crashed ({end_words(code)})")
+            words = "" if (folder / "ready-0").exists() or not ended.words else f", {ended.words}"
+            return RunResult("crashed", reason=f"crashed ({end_words(ended.code)}{words})")
         except Exception as error:  # a faulty process may have written anything
             return RunResult("crashed", reason=f"left no readable answer ({error})")
 

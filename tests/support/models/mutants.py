@@ -196,6 +196,14 @@ class Quitting(Fake):
 
 
 @dataclass(frozen=True)
+class Unimportable(Fake):
+    """Runtime whose process cannot start."""
+
+    def start(self) -> None:
+        raise ModuleNotFoundError("No module named 'missing'")
+
+
+@dataclass(frozen=True)
 class Hanging(Fake):
     """Runtime that never returns."""
 
