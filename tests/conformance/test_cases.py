@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,13 @@ def test_errors_are_carried_along_with_the_numbers() -> None:
 
 
 # ---- covering arrays
+
+
+def test_operators_without_stored_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "covering.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setattr("onegru.conformance.cases.COVERING", tmp_path / "covering.json")
+    with pytest.raises(LookupError, match=r"^GRU-1: has no stored cases; run `python -m tests.conformance"):
+        all_cases.__wrapped__()
 
 
 @pytest.mark.parametrize("operator", [KIT_OPERATORS[0], *KIT_OPERATORS[-4:]], ids=str)
