@@ -127,7 +127,7 @@ def native_operators() -> str:
 
 
 def native_attributes() -> str:
-    """The attributes of all versions, and a function that visits them."""
+    """The attributes of all versions, a function that visits them, and those that AUGRU lacks."""
     attributes: dict[str, Attribute] = dict(AUGRU.attributes)
     for operator in GRU_VERSIONS.values():
         attributes |= {name: item for name, item in operator.attributes.items() if name not in attributes}
@@ -137,7 +137,8 @@ def native_attributes() -> str:
         f"struct OnnxGruAttributes {{\n{fields}}};\n\n"
         "// Calls visit(name, value) for each attribute.\n"
         "template <class Attributes, class F>\n"
-        f"void ForEachAttribute(Attributes& attributes, F&& visit) {{\n{visits}}}"
+        f"void ForEachAttribute(Attributes& attributes, F&& visit) {{\n{visits}}}\n\n"
+        + _words("kAttributesOnlyOfGru", (name for name in attributes if name not in AUGRU.attributes))
     )
 
 

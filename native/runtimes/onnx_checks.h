@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <initializer_list>
 #include <limits>
 #include <optional>
@@ -37,15 +36,26 @@ inline double ReadClip(const std::optional<float>& clip) {
   throw IllegalGru("clip: " + std::string(text) + "; must be > 0");
 }
 
+inline bool IsPresent(const std::vector<float>& values) { return !values.empty(); }
+
+template <class T>
+bool IsPresent(const std::optional<T>& value) {
+  return value.has_value();
+}
+
 // Rejects an attribute that AUGRU does not have. ONNX Runtime checks the attributes of GRU, but not those of AUGRU.
 inline void CheckNames(const OnnxGruAttributes& attributes, const OnnxOperator& kind) {
-  if (!kind.attention || !attributes.output_sequence) return;
-  std::string known;
-  ForEachAttribute(attributes, [&](const char* name, const auto&) {
-    if (std::strcmp(name, "output_sequence") != 0) known += (known.empty() ? "" : ", ") + std::string(name);
+  if (!kind.attention) return;
+  std::string known, unknown;
+  ForEachAttribute(attributes, [&](const std::string& name, const auto& value) {
+    if (std::count(std::begin(kAttributesOnlyOfGru), std::end(kAttributesOnlyOfGru), name) == 0)
+      known += (known.empty() ? "" : ", ") + name;
+    else if (IsPresent(value) && unknown.empty())
+      unknown = name;
   });
-  throw IllegalGru("output_sequence: not an attribute of " + std::string(kind.name) + "-" + std::to_string(kind.since) +
-                   "; must be one of " + known);
+  if (!unknown.empty())
+    throw IllegalGru(unknown + ": not an attribute of " + std::string(kind.name) + "-" + std::to_string(kind.since) +
+                     "; must be one of " + known);
 }
 
 inline std::string InWords(std::span<const std::int64_t> shape) {

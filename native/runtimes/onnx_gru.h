@@ -109,6 +109,8 @@ void ForEachAttribute(Attributes& attributes, F&& visit) {
   visit("attention", attributes.attention);
   visit("output_sequence", attributes.output_sequence);
 }
+
+constexpr const char* kAttributesOnlyOfGru[] = {"output_sequence"};
 // end
 
 // A tensor of contiguous elements.

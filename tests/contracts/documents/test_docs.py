@@ -10,12 +10,16 @@ import re
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from docs.generate import FILES, TABLES, update
+from docs.generate.native import native_attributes
+from onegru.operators.onnx import GRU_VERSIONS, NEWEST
+from onegru.operators.schema import Attribute, by_name
 from tests.support.machine.cli import script
 from tests.support.machine.repository import ROOT
 
@@ -37,6 +41,12 @@ def test_tables_are_up_to_date(name: str) -> None:
 def test_every_table_is_used() -> None:
     texts = "".join((ROOT / name).read_text(encoding="utf-8") for name in FILES)
     assert set(re.findall(r"(?:<!--|//|#|/\*) table: (\w+)", texts)) == set(TABLES)
+
+
+def test_native_checks_know_the_attributes_that_augru_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = replace(NEWEST, attributes={**NEWEST.attributes, **by_name(Attribute("scale", "float"))})
+    monkeypatch.setitem(GRU_VERSIONS, 30, newest)  # type: ignore[arg-type]
+    assert 'kAttributesOnlyOfGru[] = {"output_sequence", "scale"};' in native_attributes()
 
 
 # ---- examples

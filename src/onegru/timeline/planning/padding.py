@@ -54,7 +54,7 @@ class PaddingPlanner(PlannerPart):
 
     def _begin_with(self, op: Op, index: int, move: Move, extent: TimeExtent, fill: float | None) -> bool:
         """Plan a first chunk with leading steps of a value; None for copies of its first step."""
-        # With known leading steps, delayed steps catch up again, as in differences.
+        # Known leading steps can cancel a delay, as in differences.
         steps, is_delayed = move.pad_begin, extent.delay > 0
         may_cancel = is_delayed and self.context.may_cancel_delay
         if fill == 0:

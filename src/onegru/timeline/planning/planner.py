@@ -45,7 +45,7 @@ def plan_streaming(
     states = {taker for _, taker in graph.states}
     example = next((info.name for info in graph.inputs if info.name not in states), "X")
     plan = Planner(analysis, find_time(analysis, time, example), delay).plan()
-    if plan.refusals or plan.delays:  # delayed steps may catch up before they reach an output
+    if plan.refusals or plan.delays:  # leading steps may cancel delays before an output
         planner = Planner(analysis, find_time(analysis, time, example), True, may_cancel_delay=True)
         later = planner.plan()
         plan = later if not later.refusals and planner.has_cancelled_delays(later) else plan
