@@ -103,7 +103,7 @@ def test_default_opset_of_an_older_onnx(tmp_path: Path, monkeypatch: pytest.Monk
     """The installed onnx may not know the newest opset of a GRU."""
     from onegru.formats.onnx.writing import writer
 
-    monkeypatch.setattr(writer, "NEWEST_WRITTEN_OPSET", 20)
+    monkeypatch.setattr(writer, "NEWEST_WRITTEN", 20)
     onegru.save_layers(make_gru(), tmp_path / "m.onnx")
     assert onnx.load(tmp_path / "m.onnx").opset_import[0].version == 20
 

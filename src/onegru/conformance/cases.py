@@ -209,11 +209,8 @@ def _choices(operator: Operator) -> Iterator[Choices]:
 
 def _covering(operator: Operator) -> Iterator[Choices]:
     """Yield rows that contain each allowed pair of levels of two factors."""
-    stored = json.loads(COVERING.read_text(encoding="utf-8")).get(str(operator))
-    if stored is None:
-        raise LookupError(
-            f"{operator}: has no stored cases; run `python -m tests.conformance.covering` first"
-        )
+    if (stored := json.loads(COVERING.read_text(encoding="utf-8")).get(str(operator))) is None:
+        raise LookupError(f"{operator}: has no stored cases; run `python -m tests.conformance.covering`")
     for row in stored["rows"]:
         pairs = zip(stored["levels"].items(), row, strict=True)
         yield {name: levels[int(digit, 16)] for (name, levels), digit in pairs}

@@ -131,7 +131,7 @@ class Edit:
         outputs = self._staged[id(op)].outputs if id(op) in self._staged else op.outputs
         return outputs[index] if index < len(outputs) else ""
 
-    def replace_input(self, op: Op, index: int, value: str) -> None:
+    def set_input(self, op: Op, index: int, value: str) -> None:
         """Replace an input of an operator; "" for none."""
         if self.input_of(op, index) != value:
             _put(self.staged(op).inputs, index, value)
@@ -152,7 +152,7 @@ class Edit:
         if any(item in op.attributes for item in parameters):
             self.set(op, **{name: list(numbers)})
         else:
-            self.replace_input(op, parameters[name].input, self.ints(*numbers))
+            self.set_input(op, parameters[name].input, self.ints(*numbers))
 
     def replace_operator(self, op: Op, kind: str, inputs: Sequence[str]) -> None:
         """Replace an operator by another one with the same outputs."""

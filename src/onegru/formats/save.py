@@ -116,8 +116,8 @@ def save_layers(
         content = (pytorch_bytes if kind == ".pt" else keras_bytes)(layers, path)
     elif kind == ".onnx":
         with needs_extra("onnx", "onnx", str(path)):
-            from onegru.formats.onnx.writing.writer import NEWEST_WRITTEN_OPSET, onnx_bytes
-        content = onnx_bytes(parts, int(opset or NEWEST_WRITTEN_OPSET), int(layout or 0), interface)
+            from onegru.formats.onnx.writing.writer import NEWEST_WRITTEN, onnx_bytes
+        content = onnx_bytes(parts, int(opset or NEWEST_WRITTEN), int(layout or 0), interface)
     else:
         from onegru.formats.openvino.writing.writer import write_ir
 

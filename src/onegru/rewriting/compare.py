@@ -97,12 +97,8 @@ def check_result(
     if steps and not any(steps.values()):
         raise FormatError(f"{target}: not written: no GRU takes a step on these inputs, {_INCONCLUSIVE}")
     notes += tuple(f"GRU {name} did not run on these inputs" for name, count in steps.items() if not count)
-    return _with_steps(reports, wanted, max(steps.values(), default=None)), notes
-
-
-def _with_steps(reports: list[Comparison], wanted: set[str], steps: int | None) -> tuple[Comparison, ...]:
-    """Return the comparisons of the wanted outputs, with the number of steps."""
-    return tuple(replace(report, steps=steps) for report in reports if report.name in wanted)
+    most = max(steps.values(), default=None)
+    return tuple(replace(report, steps=most) for report in reports if report.name in wanted), notes
 
 
 def _check_interface(target: Path, source: Graph, made: Graph) -> None:

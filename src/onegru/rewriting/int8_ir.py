@@ -53,7 +53,7 @@ def quantize_ir(
             name = op.inputs[index]
             if name not in shared:
                 shared[name] = _quantized(ir.edit, op, port, name, group)
-            ir.edit.replace_input(op, index, shared[name])
+            ir.edit.set_input(op, index, shared[name])
     document = ir.document()
     outputs, notes = check_result(
         lambda: graph, document.graph(named), named, check, TOLERANCE_REWRITTEN, {QUANTIZED}

@@ -45,7 +45,7 @@ def test_every_table_is_used() -> None:
 
 def test_native_checks_know_the_attributes_that_augru_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     newest = replace(NEWEST, attributes={**NEWEST.attributes, **by_name(Attribute("scale", "float"))})
-    monkeypatch.setitem(GRU_VERSIONS, 30, newest)  # type: ignore[arg-type]
+    monkeypatch.setitem(GRU_VERSIONS, 30, newest)
     assert 'kAttributesOnlyOfGru[] = {"output_sequence", "scale"};' in native_attributes()
 
 

@@ -20,13 +20,14 @@ from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
 from onegru.formats.onnx.validate import is_onnx
 from onegru.operators.onnx import NEWEST
 from onegru.rewriting.nodes.decompose import decompose
-from onegru.rewriting.nodes.node_config import GruNodeConfig, require
+from onegru.rewriting.nodes.node_config import GruNodeConfig, require_type_and_size
 from onegru.rewriting.nodes.scope import Draft, Scope
 
 #: The oldest opset whose Cast names the type by a number, as in all later opsets.
 FLOAT16_OPSET = 6
 
-_SWAPPED = (1, 0, 2)
+# Permutations between the layouts: of X, initial_h and Y_h, and of Y.
+_SWAP_AXES = (1, 0, 2)
 _TO_TIME_FIRST = (1, 2, 0, 3)
 _TO_BATCH_FIRST = (2, 0, 1, 3)
 
@@ -87,7 +88,7 @@ def _to_layout(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[Gru
         perm, back = (_TO_BATCH_FIRST, _TO_TIME_FIRST)[:: -1 if config.layout == 0 else 1]
         outputs["Y"] = _swapped_output(new, config, "Y", perm, back)
     if "Y_h" in config.outputs:
-        outputs["Y_h"] = _swapped_output(new, config, "Y_h", _SWAPPED, _SWAPPED)
+        outputs["Y_h"] = _swapped_output(new, config, "Y_h", _SWAP_AXES, _SWAP_AXES)
     return _other_layout(config.with_names(inputs, outputs))
 
 
@@ -98,10 +99,10 @@ def _other_layout(config: GruNodeConfig) -> list[GruNodeConfig]:
 def _swapped_input(new: Draft, config: GruNodeConfig, port: str) -> str:
     scope, value = new.scope, config.inputs[port]
     producer = scope.producers.get(value)
-    if producer is not None and _perm(producer) == _SWAPPED and value not in scope.moved_outputs:
+    if producer is not None and _permutation(producer) == _SWAP_AXES and value not in scope.moved_outputs:
         scope.released_inputs.add(value)
         return str(producer.input[0])
-    return new.op("Transpose", [value], port, perm=_SWAPPED)
+    return new.op("Transpose", [value], port, perm=_SWAP_AXES)
 
 
 def _swapped_output(
@@ -109,24 +110,24 @@ def _swapped_output(
 ) -> str:
     scope, value = new.scope, config.outputs[port]
     consumers = scope.consumers.get(value, [])
-    if len(consumers) == 1 and value not in scope.outputs and _perm(consumers[0]) == back:
+    if len(consumers) == 1 and value not in scope.outputs and _permutation(consumers[0]) == back:
         output = str(consumers[0].output[0])
         if output not in scope.released_inputs:  # a GRU node that skips the Transpose reads `value`
             scope.moved_outputs.add(output)
             return output
-    return _returned(new, config, port, "Transpose", perm=perm)
+    return _add_after(new, config, port, "Transpose", perm=perm)
 
 
-def _perm(node: NodeProto) -> tuple[int, ...] | None:
+def _permutation(node: NodeProto) -> tuple[int, ...] | None:
     """Return a Transpose's permutation; None for other nodes."""
     if node.op_type != "Transpose" or not is_onnx(node) or len(node.input) != 1 or len(node.output) != 1:
         return None
     return tuple(next((item.ints for item in node.attribute if item.name == "perm"), ()))
 
 
-def _to_half(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
+def _to_float16(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
     """Convert the node to float16, with Casts around it."""
-    dtype = require(new.scope, config, "float16")[0]
+    dtype = require_type_and_size(new.scope, config, "float16")[0]
     if new.scope.opset < FLOAT16_OPSET:
         raise SpecError.of("opset", f"{new.scope.opset}; must be at least {FLOAT16_OPSET} for float16")
     new.done.append(f"{dtype} became float16")
@@ -138,16 +139,17 @@ def _to_half(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNo
         if array is None:
             inputs[port] = new.op("Cast", [config.inputs[port]], port, dtype="float16")
         else:
-            inputs[port] = new.scope.shared(f"{config.inputs[port]}/float16", _as_float16(config, array))
-    outputs = {port: _returned(new, config, port, "Cast", dtype=dtype) for port in config.outputs}
-    return _in_half(config.with_names(inputs, outputs))
+            wanted = f"{config.inputs[port]}/float16"
+            inputs[port] = new.scope.shared_constant(wanted, _as_float16(config, array))
+    outputs = {port: _add_after(new, config, port, "Cast", dtype=dtype) for port in config.outputs}
+    return _with_float16(config.with_names(inputs, outputs))
 
 
-def _in_half(config: GruNodeConfig) -> list[GruNodeConfig]:
+def _with_float16(config: GruNodeConfig) -> list[GruNodeConfig]:
     return [replace(config, dtype="float16")]
 
 
-def _returned(new: Draft, config: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
+def _add_after(new: Draft, config: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
     """Add a node after an output of the GRU node; return the output's new name."""
     value = new.fresh(port)
     new.op_after(kind, [value], port, config.outputs[port], **attributes)
@@ -179,7 +181,7 @@ def to_int8(new: Draft, config: GruNodeConfig, options: RewriteOptions) -> list[
         name = config.inputs[port]
         array = quantizable("quantize", f"{config.label}: {port}", scope.constant(name), group)
         q, scale, attributes = quantized_inputs(array, group)
-        values = [scope.shared(f"{name}/int8", q), scope.shared(f"{name}/scale", scale)]
+        values = [scope.shared_constant(f"{name}/int8", q), scope.shared_constant(f"{name}/scale", scale)]
         inputs[port] = new.op("DequantizeLinear", values, port, **attributes)
         if q.ndim == 2:
             inputs[port] = new.op("Reshape", [inputs[port], scope.integers(*array.shape)], port)
@@ -191,23 +193,22 @@ def _split(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNode
     new.done.append("bidirectional became a forward and a reverse node")
     scope = new.scope
     axes = NEWEST.direction_axes(config.layout)
-    halves: list[GruNodeConfig] = []
-    for index, half in enumerate(_halves(config)):
-        direction, inputs = half.direction, {}
+    parts: list[GruNodeConfig] = []
+    for index, part in enumerate(_directions_of(config)):
+        direction, inputs = part.direction, {}
         for port, name in config.inputs.items():
-            suffix, position = f"{direction}/{port}", scope.integers(index)
-            has_part = port in axes
-            inputs[port] = (
-                new.folded("Gather", [name, position], suffix, axis=axes[port]) if has_part else name
-            )
-        outputs = {port: scope.names.fresh(f"{half.base}/{port}") for port in config.outputs}
-        halves.append(replace(half, name=scope.names.fresh(half.base), inputs=inputs, outputs=outputs))
+            inputs[port] = name
+            if port in axes:
+                gathered = [name, scope.integers(index)]
+                inputs[port] = new.folded("Gather", gathered, f"{direction}/{port}", axis=axes[port])
+        outputs = {port: scope.names.fresh(f"{part.base}/{port}") for port in config.outputs}
+        parts.append(replace(part, name=scope.names.fresh(part.base), inputs=inputs, outputs=outputs))
     for port, output in config.outputs.items():
-        new.op_after("Concat", [half.outputs[port] for half in halves], port, output, axis=axes[port])
-    return halves
+        new.op_after("Concat", [part.outputs[port] for part in parts], port, output, axis=axes[port])
+    return parts
 
 
-def _halves(config: GruNodeConfig) -> list[GruNodeConfig]:
+def _directions_of(config: GruNodeConfig) -> list[GruNodeConfig]:
     return [
         replace(config, base=f"{config.base}/{direction}", direction=direction, activations=(pair,))
         for direction, pair in zip(("forward", "reverse"), config.activations, strict=True)
@@ -218,11 +219,11 @@ def _halves(config: GruNodeConfig) -> list[GruNodeConfig]:
 CHANGES = {
     "layout": Change(_requests_layout, _to_layout, _other_layout),
     "float16": Change(
-        lambda _, config, options: options.float16 and config.dtype != "float16", _to_half, _in_half
+        lambda _, config, options: options.float16 and config.dtype != "float16", _to_float16, _with_float16
     ),
     "decompose": Change(lambda _, config, options: options.decompose, decompose, lambda config: []),
     "split": Change(
-        lambda _, config, options: options.split and len(config.activations) == 2, _split, _halves
+        lambda _, config, options: options.split and len(config.activations) == 2, _split, _directions_of
     ),
     QUANTIZED: Change(lambda _, config, options: options.quantizes(config.origin), to_int8),
 }

@@ -23,7 +23,7 @@ from onegru.core.spec import reversed_directions
 from onegru.formats.onnx.writing.edit import code_of
 from onegru.formats.onnx.writing.gru_step import gru_step
 from onegru.operators.onnx import DECOMPOSED_OPSET
-from onegru.rewriting.nodes.node_config import GruNodeConfig, require
+from onegru.rewriting.nodes.node_config import GruNodeConfig, require_type_and_size
 from onegru.rewriting.nodes.scope import Draft, Scope
 
 _MOST_UNROLLED = 8  # steps
@@ -35,7 +35,7 @@ def decompose(draft: Draft, config: GruNodeConfig, _: object) -> list[GruNodeCon
         raise SpecError.of(
             "opset", f"{scope.opset}; must be at least {DECOMPOSED_OPSET} to decompose {config.label}"
         )
-    dtype, hidden_size = require(scope, config, "decompose")
+    dtype, hidden_size = require_type_and_size(scope, config, "decompose")
     expansion = _Expansion(draft, config, dtype, hidden_size)
     expansion.expand()
     count = sum(item.op_type == "Scan" for item in draft.nodes)
@@ -53,9 +53,9 @@ class _Weights:
     W: str
     R: tuple[str, ...]
     """One matrix for all gates if the reset gate is applied after the matmul, else (z and r) and h."""
-    added: str | None
+    input_bias: str | None
     """Biases of the matmul over all steps."""
-    inner: str | None
+    recurrent_bias: str | None
     """Biases of the recurrent matmul if the reset gate is applied after it."""
 
 
@@ -71,11 +71,8 @@ class _Expansion:
         self.H = hidden_size
         self.reversed = reversed_directions(config.direction)
         shape = self.scope.shape(config.origin.input[0])  # new values have no shape yet
-        self.T = (
-            None
-            if shape is None or len(shape) != 3
-            else shape[1 if config.source_attributes.get("layout") else 0]
-        )
+        time_axis = 1 if config.source_attributes.get("layout") else 0
+        self.T = None if shape is None or len(shape) != 3 else shape[time_axis]
         self.steps = self.T if self.T and self.T <= _MOST_UNROLLED else None
 
     def expand(self) -> None:
@@ -92,8 +89,8 @@ class _Expansion:
         for index in range(len(self.reversed)):
             weights = self._weights(index)
             products = draft.op("MatMul", [X, weights.W], f"{index}/XW")
-            if weights.added is not None:
-                products = draft.op("Add", [products, weights.added], f"{index}/XW_B")
+            if weights.input_bias is not None:
+                products = draft.op("Add", [products, weights.input_bias], f"{index}/XW_B")
             first = self._first(index, shape)
             loop = self._unrolled if self.steps else self._scan
             end, Y = loop(index, weights, first, products)
@@ -143,7 +140,7 @@ class _Expansion:
         """Return the initial state [B, H]; zeros of unrolled steps are one row that broadcasts."""
         draft, scope = self.draft, self.scope
         if "initial_h" not in self.config.inputs and self.steps:
-            return scope.shared("onegru/zeros", np.zeros((1, self.H), self.dtype))
+            return scope.shared_constant("onegru/zeros", np.zeros((1, self.H), self.dtype))
         if "initial_h" not in self.config.inputs:
             rows = draft.op("Gather", [shape, scope.integers(1)], f"{index}/rows")
             sizes = draft.op("Concat", [rows, scope.integers(self.H)], f"{index}/sizes", axis=0)
@@ -192,10 +189,10 @@ class _Expansion:
         B = self._folded_cast(B, f"{index}/B")
         if is_after:
             sums = folded("Add", [self._cut(B, 0, 2), self._cut(B, 3, 5)], f"{index}/biases")
-            added = folded("Concat", [sums, self._cut(B, 2, 3)], f"{index}/biases", axis=0)
-            return _Weights(W, R, added, self._cut(B, 5, 6))
-        added = folded("Add", [self._cut(B, 0, 3), self._cut(B, 3, 6)], f"{index}/biases")
-        return _Weights(W, R, added, None)
+            input_bias = folded("Concat", [sums, self._cut(B, 2, 3)], f"{index}/biases", axis=0)
+            return _Weights(W, R, input_bias, self._cut(B, 5, 6))
+        input_bias = folded("Add", [self._cut(B, 0, 3), self._cut(B, 3, 6)], f"{index}/biases")
+        return _Weights(W, R, input_bias, None)
 
     def _matrix(self, name: str, index: int) -> str:
         """Return W or R of one direction, transposed: [I, 3H] or [H, 3H]."""
@@ -295,8 +292,8 @@ class _Expansion:
             return carried[name][0]
 
         R = tuple(inside(name, 2) for name in weights.R)
-        inner = None if weights.inner is None else inside(weights.inner, 1)
-        return _Weights(weights.W, R, weights.added, inner), carried
+        recurrent_bias = None if weights.recurrent_bias is None else inside(weights.recurrent_bias, 1)
+        return _Weights(weights.W, R, weights.input_bias, recurrent_bias), carried
 
     def _step(self, body: _Body, index: int, h: str, x: str, weights: _Weights, a: str) -> str:
         """Return the state after one step, with attention scores `a`."""
@@ -308,8 +305,8 @@ class _Expansion:
             R_n, clip = weights.R[1], self.config.clip
             return gru_step(body, activations, clip, (x_zr, x_n), h, product, R_n=R_n, **attended)
         h_zr, h_n = body.split(product, [2 * H, H], ["h_zr", "h_h"])
-        if weights.inner is not None:
-            h_n = body.op("Add", [h_n, weights.inner], "h_h_B")
+        if weights.recurrent_bias is not None:
+            h_n = body.op("Add", [h_n, weights.recurrent_bias], "h_h_B")
         return gru_step(body, activations, self.config.clip, (x_zr, x_n), h, h_zr, h_n=h_n, **attended)
 
 

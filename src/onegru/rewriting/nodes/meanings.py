@@ -80,7 +80,7 @@ def _is_training(scope: Scope, node: NodeProto, _: int) -> bool:
     return not _attribute(node, "is_test", 0)
 
 
-def _lacks_numbers(scope: Scope, node: NodeProto, _: int) -> bool:
+def _lacks_alpha_or_gamma(scope: Scope, node: NodeProto, _: int) -> bool:
     return None in (_attribute(node, "alpha"), _attribute(node, "gamma"))
 
 
@@ -101,7 +101,7 @@ _NEW_MODE = "the mode half_pixel_symmetric needs opset 19"
 _OLD_MODE = "the mode tf_half_pixel_for_nn only exists below opset 13"
 _TRANSFORMS = "coordinate_transformation_mode"
 MEANINGS = (
-    Meaning("Selu", 6, _lacks_numbers, "the defaults of alpha and gamma differ; it must have both"),
+    Meaning("Selu", 6, _lacks_alpha_or_gamma, "the defaults of alpha and gamma differ; it must have both"),
     Meaning("BatchNormalization Dropout", 7, _is_training, _TRAINS, True),
     Meaning("PRelu", 7, _depends_on_slope, _SLOPES),
     Meaning("Max Mean Min Sum", 8, _broadcasts, _SIZES, False),

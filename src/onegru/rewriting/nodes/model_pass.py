@@ -39,10 +39,10 @@ from onegru.rewriting.external_data import embed_external, left_external
 from onegru.rewriting.nodes.changes import CHANGES, FLOAT16_OPSET, RewriteOptions, to_int8
 from onegru.rewriting.nodes.node_config import node_of, operator_at, read_config
 from onegru.rewriting.nodes.opset import convert_nodes, is_same
-from onegru.rewriting.nodes.plan import ChangeNames, plan_node, written_attributes
+from onegru.rewriting.nodes.plan import ChangeNames, attribute_changes, plan_node
 from onegru.rewriting.nodes.scope import Draft, Scope
 
-_WEIGHTS = ("W", "R", "B", "initial_h")  # inputs that can be constants
+_MAYBE_CONSTANT = ("W", "R", "B", "initial_h")  # inputs that can be constants
 
 
 class NodeSummary(NamedTuple):
@@ -82,46 +82,47 @@ class _Rewriter:
         self.others: list[str] = []
         self.released: set[str] = set()
         is_named = add_augru_functions(given, source)  # broken ones crash onnx's shape inference
-        had = len(given.functions)
+        function_count = len(given.functions)
         self.model = unfold_functions(source, given)
         sort_nodes(source, self.model.graph)  # rejects graphs with cycles or ambiguous names
         has_augru = any(map(is_augru, all_nodes(self.model.graph.node)))
         self.decomposes_augru = options.decomposes_augru and has_augru
         if is_named and not self.decomposes_augru:
             self.notes.append("AUGRU nodes got the functions that other runtimes need")
-        if len(self.model.functions) < had:
+        if len(self.model.functions) < function_count:
             self.notes.append("functions that contain GRU nodes were inlined")
         self.notes += embed_external(source, self.model, size)
-        self.old = model_opset(source, self.model)
+        self.old_opset = model_opset(source, self.model)
         reads_weights = options.reads_weights or self.decomposes_augru
-        if reads_weights and fold_dequantized(source, self.model, self.old) and options.quantize is not True:
+        has_folded = reads_weights and fold_dequantized(source, self.model, self.old_opset)
+        if has_folded and options.quantize is not True:
             self.notes.append("quantized weights were dequantized")
         if reads_weights:
-            held = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
-            self.released = fold_weights(source, self.model, self.old, max(size, held))
+            weight_bytes = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
+            self.released = fold_weights(source, self.model, self.old_opset, max(size, weight_bytes))
             if self.released:
                 self.notes.append("weights that nodes compute from constants are now constants")
         self.types = graph_types(self.model)
         self.names = Names(self.model)
-        self.new = options.opset or self._least_opset()
+        self.new_opset = options.opset or self._least_opset()
 
     def rewrite(self) -> Rewritten:
         if not any(is_gru(node) or is_augru(node) for node in all_nodes(self.model.graph.node)):
             raise self.source.error(
                 f"has no GRU node; {fusing_hint(self.source.name) or 'there is nothing to rewrite'}"
             )
-        if self.options.opset is None and self.options.layout and "layout" in operator_at(self.new).later:
-            needed = operator_at(self.new).later["layout"]
+        needed = operator_at(self.new_opset).later.get("layout")
+        if self.options.opset is None and self.options.layout and needed is not None:
             raise SpecError.of(
                 "layout",
-                f"1; needs opset {needed} or newer, and the target has opset {self.new}; "
+                f"1; needs opset {needed} or newer, and the target has opset {self.new_opset}; "
                 f"add --opset {needed}",
             )
-        if self.new != self.old:
+        if self.new_opset != self.old_opset:
             self._convert_others()
         if self.options.runtime == "onnxruntime":
             self._rename_nodes()
-        self._rewrite_graph(self._scope(self.new))
+        self._rewrite_graph(self._scope(self.new_opset))
         if not isinstance(self.options.quantize, bool):
             names = [summary.name for summary in self.nodes]
             for name in sorted(self.options.quantize - set(names)):
@@ -129,7 +130,7 @@ class _Rewriter:
                 raise SpecError.of("quantize", f"no GRU node is called {name!r}; must be one of {listed}")
         self._remove_released()
         add_augru_functions(self.model, self.source)
-        opsets = (self.old, self.new)
+        opsets = (self.old_opset, self.new_opset)
         self.notes += left_external(self.model)
         return Rewritten(self.model, opsets, self.nodes, self.dtypes, self.others, self.notes)
 
@@ -137,7 +138,7 @@ class _Rewriter:
 
     def _least_opset(self) -> int:
         """Return the model's opset, or the oldest opset that the target runtime supports."""
-        least = self.old
+        least = self.old_opset
         if self.options.runtime == "onnxruntime":
             least = max(least, OLDEST_OPSET)
         if self.options.float16:
@@ -148,8 +149,8 @@ class _Rewriter:
             waiting, plans = [self._scope(least)], list[ChangeNames]()
             for scope in waiting:
                 grus = filter(is_gru, scope.graph.node)
-                configs = [read_config(scope, node, self.old) for node in grus]
-                plans += [plan_node(scope, config, self.options, self.old)[0] for config in configs]
+                configs = [read_config(scope, node, self.old_opset) for node in grus]
+                plans += [plan_node(scope, config, self.options, self.old_opset)[0] for config in configs]
                 waiting += [body for node in scope.graph.node for body in scope.bodies(node)]
             if any("decompose" in plan for plan in plans):
                 least = DECOMPOSED_OPSET
@@ -157,16 +158,16 @@ class _Rewriter:
 
     def _convert_others(self) -> None:
         """Convert all nodes except the GRUs to the new opset."""
-        self._convert_graph(self._scope(self.new))
+        self._convert_graph(self._scope(self.new_opset))
         for function in self.model.functions:
             if not is_augru_function(function):  # AUGRU functions are created again
                 self._check_function(function)
         for owner in (self.model, *self.model.functions):
             for entry in owner.opset_import:
                 if is_onnx(entry):
-                    entry.version = self.new
+                    entry.version = self.new_opset
         if not any(is_onnx(entry) for entry in self.model.opset_import):
-            self.model.opset_import.append(onnx.helper.make_opsetid("", self.new))
+            self.model.opset_import.append(onnx.helper.make_opsetid("", self.new_opset))
             self.model.ir_version = max(self.model.ir_version, 3)
 
     def _convert_graph(self, scope: Scope) -> None:
@@ -174,21 +175,21 @@ class _Rewriter:
         for node in graph.node:
             for body in scope.bodies(node):
                 self._convert_graph(body)
-        self.others += convert_nodes(scope, self.old, self.new)
+        self.others += convert_nodes(scope, self.old_opset, self.new_opset)
         if scope.early:
             replace_nodes(graph, [*scope.early, *graph.node])
 
     def _check_function(self, function: FunctionProto) -> None:
         """Raise FormatError for a function with nodes that differ between the opsets."""
-        old = next((item.version for item in function.opset_import if is_onnx(item)), self.old)
+        old = next((item.version for item in function.opset_import if is_onnx(item)), self.old_opset)
         outputs = [ValueInfoProto(name=name) for name in function.output]
         graph, types = GraphProto(node=function.node, output=outputs), GraphTypes(GraphProto())
-        scope = Scope(self.source, graph, 3, types, None, self.new, self.names)
+        scope = Scope(self.source, graph, 3, types, None, self.new_opset, self.names)
         for node in all_nodes(function.node):
-            if is_onnx(node) and not is_same(scope, node, old, self.new):
+            if is_onnx(node) and not is_same(scope, node, old, self.new_opset):
                 raise self.source.error(
                     f"function {function.name!r}: {describe(node)}: cannot be converted from opset {old} to "
-                    f"{self.new}; inline the functions before (onnx.inliner)"
+                    f"{self.new_opset}; inline the functions before (onnx.inliner)"
                 )
 
     # GRU nodes
@@ -222,7 +223,7 @@ class _Rewriter:
                 grus = self._rewrite_node(new, node)
                 rewritten[index] = [*new.nodes, *grus, *new.after]
             elif is_augru(node) and self.options.quantizes(node):
-                rewritten[index] = self._quantized(scope, node)
+                rewritten[index] = self._quantized_augru(scope, node)
         nodes = list(scope.early)
         for index, node in enumerate(graph.node):
             is_kept = scope.moved_outputs.isdisjoint(node.output)
@@ -234,14 +235,14 @@ class _Rewriter:
     def _rewrite_node(self, new: Draft, node: NodeProto) -> list[NodeProto]:
         """Add the nodes around a GRU node to `new`; return the GRU nodes."""
         scope = new.scope
-        config = read_config(scope, node, self.old)
-        plan, reasons = plan_node(scope, config, self.options, self.old)
+        config = read_config(scope, node, self.old_opset)
+        plan, reasons = plan_node(scope, config, self.options, self.old_opset)
         name = node.name or config.base
         self.dtypes |= {dtype for dtype in (config.dtype, *plan & {"float16", QUANTIZED}) if dtype}
         if not plan:
             self.nodes.append(NodeSummary(name, (), reasons))
             return [node]
-        scope.released_inputs.update(config.inputs[port] for port in _WEIGHTS if port in config.inputs)
+        scope.released_inputs.update(config.inputs[port] for port in _MAYBE_CONSTANT if port in config.inputs)
         if {"decompose", QUANTIZED} <= plan:
             raise SpecError.of(
                 "quantize",
@@ -252,13 +253,13 @@ class _Rewriter:
         for change in (change for key, change in CHANGES.items() if key in plan):
             configs = [part for item in configs for part in change.apply(new, item, self.options)]
         self.notes += [note for note in new.notes if note not in self.notes]
-        written = written_attributes(configs[0], self.new) if len(configs) == 1 else []
+        written = attribute_changes(configs[0], self.new_opset) if len(configs) == 1 else []
         self.nodes.append(NodeSummary(name, (*dict.fromkeys(new.done), *written), reasons))
         return [node_of(scope, item) for item in configs]
 
-    def _quantized(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
+    def _quantized_augru(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
         """Store W and R of an AUGRU node as int8, without other changes."""
-        config = read_config(scope, node, self.old)
+        config = read_config(scope, node, self.old_opset)
         new = Draft(scope, config.base)
         scope.released_inputs.update(config.inputs[port] for port in ("W", "R"))
         (config,) = to_int8(new, config, self.options)
@@ -273,37 +274,30 @@ class _Rewriter:
     def _remove_released(self) -> None:
         """Remove released values that nothing reads now, and the nodes that computed only such values."""
         graphs = list(all_graphs(self.model.graph))
-        nodes = list(all_nodes(self.model.graph.node))
         reads = Counter(value.name for graph in graphs for value in graph.output)
-        reads.update(name for node in nodes for name in node.input)
-        producers: dict[str, list[NodeProto]] = {}  # bodies of a node can share names
-        for node in nodes:
-            for name in node.output:
-                producers.setdefault(name, []).append(node)
-        unread, removed, waiting = set[str](), set[tuple[str, ...]](), list(self.released)
-        while waiting:
-            name = waiting.pop()
-            found = producers.get(name, [])
-            outputs = {name, *(output for node in found for output in node.output)} - {""}
-            if name in unread or any(reads[output] for output in outputs):
-                continue
-            unread |= outputs
-            removed |= {tuple(node.output) for node in found}
-            freed = [item for node in all_nodes(found) for item in node.input]
-            bodies = [body for node in all_nodes(found) for body in attribute_graphs(node)]
-            freed += [value.name for body in bodies for value in body.output]
-            reads.subtract(freed)
-            waiting += filter(None, freed)
+        reads.update(name for graph in graphs for node in graph.node for name in node.input)
         for graph in reversed(graphs):  # bodies first, because `replace_nodes` copies them
+            kept: list[NodeProto] = []
+            for node in reversed(graph.node):
+                outputs = set(node.output) - {""}
+                if self.released.isdisjoint(outputs) or any(reads[name] for name in outputs):
+                    kept.append(node)
+                    continue
+                removed = list(all_nodes([node]))
+                bodies = [body for item in removed for body in attribute_graphs(item)]
+                freed = [name for item in removed for name in item.input]
+                freed += [value.name for body in bodies for value in body.output]
+                reads.subtract(freed)
+                self.released |= {*freed, *outputs}
+            unread = {name for name in self.released if not reads[name]}
             gone = {tensor.name for tensor in graph.initializer} & unread
             if self.model.ir_version >= 4:  # an input's default is part of the interface
                 gone -= {value.name for value in graph.input}
             drop_named(graph.initializer, gone)
             drop_named(graph.input, gone)
-            left = [node for node in graph.node if tuple(node.output) not in removed]
-            if len(left) < len(graph.node):
+            if len(kept) < len(graph.node):
                 gone |= unread
-                replace_nodes(graph, left)
+                replace_nodes(graph, reversed(kept))
             drop_named(graph.value_info, gone)
 
 

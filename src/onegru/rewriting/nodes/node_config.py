@@ -143,11 +143,8 @@ def _check_constants(
 def attributes_of(config: GruNodeConfig, opset: int) -> dict[str, object]:
     """Return the node's attributes at this opset, with explicit defaults where runtimes differ."""
     operator = operator_at(opset)
-    explicit = {
-        name
-        for name, value in config.source_attributes.items()
-        if name in operator.attributes and value != []
-    }
+    given = config.source_attributes.items()
+    explicit = {name for name, value in given if name in operator.attributes and value != []}
     wanted = gru_attributes(config, config.direction, config.activations, config.layout, explicit)
     if "output_sequence" in operator.attributes and "Y" in config.outputs:
         wanted["output_sequence"] = 1
@@ -158,7 +155,7 @@ def attributes_of(config: GruNodeConfig, opset: int) -> dict[str, object]:
 def node_of(scope: Scope, config: GruNodeConfig) -> NodeProto:
     """Return the node in its scope's opset. Raises the errors of `attributes_of`."""
     operator = operator_at(scope.opset)
-    inputs = [scope.used(config.inputs.get(port.name, "")) for port in operator.inputs]
+    inputs = [scope.in_graph(config.inputs.get(port.name, "")) for port in operator.inputs]
     outputs = [
         config.outputs.get(port.name)
         or (scope.names.fresh(f"{config.base}/{port.name}") if port.required else "")
@@ -192,7 +189,7 @@ def facts_of(scope: Scope, config: GruNodeConfig, attributes: Mapping[str, objec
     )
 
 
-def require(scope: Scope, config: GruNodeConfig, change: str) -> tuple[str, int]:
+def require_type_and_size(scope: Scope, config: GruNodeConfig, change: str) -> tuple[str, int]:
     """Return the element type and hidden size, for a change that needs them."""
     if config.dtype is None or config.hidden_size is None:
         unknown = "element type" if config.dtype is None else "hidden_size"

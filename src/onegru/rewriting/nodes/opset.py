@@ -29,7 +29,7 @@ from onegru.rewriting.nodes.meanings import changed_meaning
 from onegru.rewriting.nodes.scope import Scope
 
 # From these versions on, only the accepted types changed. Scan-8 had a batch axis.
-_CONTROL = {"If": 1, "Loop": 1, "Scan": 9, "SequenceMap": 17}
+_SAME_BODIES_SINCE = {"If": 1, "Loop": 1, "Scan": 9, "SequenceMap": 17}
 # Attributes of newer versions whose absence keeps the old behavior; the converter lacks some of them.
 _WITHOUT_EFFECT = {
     "AveragePool": {"dilations"},
@@ -40,7 +40,7 @@ _WITHOUT_EFFECT = {
     "ScatterND": {"reduction"},
     "Shape": {"start", "end"},
 }
-_LARGEST = 4096  # elements of a constant that the converter may look at, such as axes and scales
+_MOST_ELEMENTS = 4096  # elements of a constant that the converter may look at, such as axes and scales
 
 
 def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
@@ -67,22 +67,22 @@ def is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
         try:
             schemas.append(onnx.defs.get_schema(node.op_type, opset, ""))
         except onnx.defs.SchemaError as error:
-            raise _cannot(scope, node, old, new, f"opset {opset} has no such operator") from error
+            raise _no_conversion(scope, node, old, new, f"opset {opset} has no such operator") from error
     first, second = schemas
     if reason := changed_meaning(scope, node, old, new):
-        raise _cannot(scope, node, old, new, reason)
+        raise _no_conversion(scope, node, old, new, reason)
     if first.since_version == second.since_version:
         return True
     if any(attribute_graphs(node)):
-        if min(first.since_version, second.since_version) >= _CONTROL.get(node.op_type, 10**9):
+        if min(first.since_version, second.since_version) >= _SAME_BODIES_SINCE.get(node.op_type, 10**9):
             return True
-        raise _cannot(scope, node, old, new, "its subgraphs have another form there")
+        raise _no_conversion(scope, node, old, new, "its subgraphs have another form there")
     absent = _WITHOUT_EFFECT.get(node.op_type, set()) - {item.name for item in node.attribute}
-    same = _form(first, absent) == _form(second, absent)
-    return same and not second.deprecated and _takes_types(scope, node, second)
+    same = _signature(first, absent) == _signature(second, absent)
+    return same and not second.deprecated and _accepts_types(scope, node, second)
 
 
-def _form(schema: onnx.defs.OpSchema, absent: set[str]) -> object:
+def _signature(schema: onnx.defs.OpSchema, absent: set[str]) -> object:
     """Return the operator's attributes and ports, without types and without these attributes."""
     attributes = sorted(
         (name, str(item.type), item.required, item.default_value.SerializeToString())
@@ -93,7 +93,7 @@ def _form(schema: onnx.defs.OpSchema, absent: set[str]) -> object:
     return attributes, ports, len(schema.inputs), schema.min_input, schema.max_input
 
 
-def _takes_types(scope: Scope, node: NodeProto, schema: onnx.defs.OpSchema) -> bool:
+def _accepts_types(scope: Scope, node: NodeProto, schema: onnx.defs.OpSchema) -> bool:
     """Whether an operator accepts the known types of a node's inputs."""
     for index, name in enumerate(node.input):
         port = schema.inputs[min(index, len(schema.inputs) - 1)]
@@ -103,7 +103,7 @@ def _takes_types(scope: Scope, node: NodeProto, schema: onnx.defs.OpSchema) -> b
     return True
 
 
-def _cannot(scope: Scope, node: NodeProto, old: int, new: int, reason: str) -> FormatError:
+def _no_conversion(scope: Scope, node: NodeProto, old: int, new: int, reason: str) -> FormatError:
     return scope.source.error(f"{describe(node)}: cannot be converted from opset {old} to {new} ({reason})")
 
 
@@ -115,16 +115,16 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
     try:
         model = version_converter.convert_version(model, new)
     except Exception as error:  # a C++ exception of no particular class
-        raise _cannot(scope, node, old, new, converter_reason(error)) from error
+        raise _no_conversion(scope, node, old, new, converter_reason(error)) from error
     graph = model.graph
     for item in graph.node:  # the converter keeps attributes that it does not know
         known = onnx.defs.get_schema(item.op_type, new, "").attributes
         for attribute in item.attribute:
             if attribute.name not in known:
-                raise _cannot(scope, node, old, new, f"{item.op_type} has no {attribute.name} there")
+                raise _no_conversion(scope, node, old, new, f"{item.op_type} has no {attribute.name} there")
     if len(graph.node) == 1 and _same_content(graph.node[0], node):
         return None
-    return _adopted(scope, node, graph)
+    return _renamed_nodes(scope, node, graph)
 
 
 def _one_node_model(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
@@ -133,7 +133,7 @@ def _one_node_model(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
     inputs: list[ValueInfoProto] = []
     for name in sorted(node_inputs(node)):
         array = scope.constant(name)
-        if array is not None and array.size <= _LARGEST:
+        if array is not None and array.size <= _MOST_ELEMENTS:
             tensors.append(onnx.numpy_helper.from_array(array, name))
         else:
             inputs.append(ValueInfoProto(name=name, type=scope.type_of(name)))
@@ -150,7 +150,7 @@ def _same_content(one: NodeProto, other: NodeProto) -> bool:
     return key(one) == key(other)
 
 
-def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto]:
+def _renamed_nodes(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto]:
     """Give the converter's nodes new names; the node with the same operator keeps its name."""
     base = node.name or next(filter(None, node.output))
     own = {*node_inputs(node), *node.output, ""}
@@ -166,15 +166,15 @@ def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto
     for tensor in graph.initializer:
         if tensor.name not in own:
             array = onnx.numpy_helper.to_array(tensor)
-            renamed[tensor.name] = scope.used(scope.shared(f"{base}/{tensor.name}", array))
-    heir = next((item for item in graph.node if item.op_type == node.op_type), graph.node[-1])
+            renamed[tensor.name] = scope.in_graph(scope.shared_constant(f"{base}/{tensor.name}", array))
+    successor = next((item for item in graph.node if item.op_type == node.op_type), graph.node[-1])
     nodes: list[NodeProto] = []
     for item in graph.node:
         copy = deepcopy(item)
         del copy.input[:], copy.output[:]
         copy.input.extend(map(name_of, item.input))
         copy.output.extend(map(name_of, item.output))
-        if item is heir:
+        if item is successor:
             copy.name, copy.doc_string = node.name, node.doc_string
             del copy.metadata_props[:]
             copy.metadata_props.extend(node.metadata_props)

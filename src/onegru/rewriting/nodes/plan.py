@@ -90,7 +90,7 @@ def check_target_opset(opset: int) -> None:
         raise SpecError.of("opset", f"{opset!r}; must be in 1…{newest}, the newest that onnx knows")
 
 
-def written_attributes(config: GruNodeConfig, opset: int) -> list[str]:
+def attribute_changes(config: GruNodeConfig, opset: int) -> list[str]:
     """Describe the attributes that the node gains, loses or changes."""
     now = attributes_of(config, opset)
     words = []

@@ -39,7 +39,7 @@ class Scope(Values):
         self.opset = opset
         self.names = names
         self.early: list[NodeProto] = []  # new Constant nodes, which come before all other nodes
-        self.unused: dict[str, Array] = {}  # new constants that no node uses yet; not in the graph
+        self.unread_constants: dict[str, Array] = {}  # new constants that no node uses yet; not in the graph
         self.released_inputs: set[str] = set()  # values that rewritten nodes may no longer read
         self.moved_outputs: set[str] = set()  # outputs of other nodes that GRU nodes write themselves now
         self._shared: dict[Hashable, str] = {}
@@ -65,7 +65,7 @@ class Scope(Values):
 
     def constant(self, name: str) -> Array | None:
         """Return a dense constant, in the graph or not yet; None for any other value."""
-        return self.unused[name] if name in self.unused else super().constant(name)
+        return self.unread_constants[name] if name in self.unread_constants else super().constant(name)
 
     def type_of(self, name: str) -> TypeProto | None:
         """Return the type of a value; None if it is unknown."""
@@ -75,19 +75,19 @@ class Scope(Values):
         code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         return onnx.helper.make_tensor_type_proto(code, array.shape)
 
-    def shared(self, wanted: str, array: Array) -> str:
-        """Return the name of a constant with this content, which `used` adds to the graph."""
+    def shared_constant(self, wanted: str, array: Array) -> str:
+        """Return the name of a constant with this content, which `in_graph` adds to the graph."""
         key = array.dtype.name, array.shape, hashlib.sha256(array.tobytes()).digest()
         if key not in self._shared:
             self._shared[key] = self.names.fresh(wanted)
-            self.unused[self._shared[key]] = array
+            self.unread_constants[self._shared[key]] = array
         return self._shared[key]
 
-    def used(self, name: str) -> str:
+    def in_graph(self, name: str) -> str:
         """Return the name of an input of a node. If it is a new constant, add it to the graph first."""
-        if name not in self.unused:
+        if name not in self.unread_constants:
             return name
-        tensor = onnx.numpy_helper.from_array(np.asarray(self.unused.pop(name), order="C"), name)
+        tensor = onnx.numpy_helper.from_array(np.asarray(self.unread_constants.pop(name), order="C"), name)
         if self.ir_version >= 4:
             self.graph.initializer.append(tensor)
             self.tensors[name] = tensor
@@ -99,16 +99,16 @@ class Scope(Values):
 
     def number(self, value: float, dtype: str | np.dtype[Any]) -> str:
         """Add a scalar constant."""
-        return self.shared(f"onegru/{np.dtype(dtype)}_{value:g}", np.asarray(value, dtype))
+        return self.shared_constant(f"onegru/{np.dtype(dtype)}_{value:g}", np.asarray(value, dtype))
 
     def integer(self, value: int) -> str:
         """Add an int64 scalar constant."""
-        return self.shared(f"onegru/int64_scalar_{value}", np.array(value, np.int64))
+        return self.shared_constant(f"onegru/int64_scalar_{value}", np.array(value, np.int64))
 
     def integers(self, *values: int) -> str:
         """Add an int64 vector constant."""
         words = "_".join(map(str, values)) if len(values) < 5 else f"{values[0]}_to_{values[-1]}"
-        return self.shared(f"onegru/int64_{words}", np.array(values, np.int64))
+        return self.shared_constant(f"onegru/int64_{words}", np.array(values, np.int64))
 
 
 class Draft:
@@ -141,7 +141,7 @@ class Draft:
         arrays = [self.scope.constant(name) for name in inputs]
         if any(array is None for array in arrays):
             return self.op(kind, inputs, suffix, **attributes)
-        return self.scope.shared(f"{self.base}/{suffix}", evaluate(kind, attributes, arrays)[0])
+        return self.scope.shared_constant(f"{self.base}/{suffix}", evaluate(kind, attributes, arrays)[0])
 
     def _node(
         self,
@@ -156,9 +156,9 @@ class Draft:
             attributes = {"to": code_of(attributes["dtype"])}
 
         def constant(_: str, numbers: list[int]) -> str:  # for lists that are inputs in this opset
-            return scope.used(scope.integers(*numbers))
+            return scope.in_graph(scope.integers(*numbers))
 
-        inputs = [scope.used(item) for item in inputs]
+        inputs = [scope.in_graph(item) for item in inputs]
         return node_with_lists(kind, inputs, outputs, name, scope.opset, constant, **attributes)
 
     def split(self, value: str, sizes: Sequence[int], names: Sequence[str], axis: int = 1) -> list[str]:

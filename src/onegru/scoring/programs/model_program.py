@@ -199,12 +199,11 @@ class ModelProgram:
 
     def _random_operators(self) -> str:
         """Name an operator of each kind whose results differ between runs; empty without any."""
-        timeline = read_timeline(self._model.graph)
-        found: dict[str, str] = {}
-        waiting = [] if timeline is None else [timeline.flow]
-        for flow in waiting:
-            found = {op.label: op.name or op.output(0) for op in flow.ops if op.label in _RANDOM} | found
-            waiting += [body for op in flow.ops for body in op.bodies.values()]
+        timeline, found = read_timeline(self._model.graph), dict[str, str]()
+        flows = [] if timeline is None else [timeline.flow]
+        for flow in flows:
+            flows += [body for op in flow.ops for body in op.bodies.values()]
+            found |= {op.label: op.name or op.output(0) for op in flow.ops if op.label in _RANDOM}
         return ", ".join(f"{kind} {name!r}" for kind, name in found.items())
 
     def _draw_batch(self, lengths: Array, row: int, *way: str) -> tuple[dict[str, Array], dict[str, Array]]:

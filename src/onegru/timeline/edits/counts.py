@@ -63,7 +63,7 @@ def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> S
     else:
         new = edit.add("Slice", [joined, *bounds], f"{label}/new", before=op)
         parts = [*[new] * copies, now]
-        edit.replace_input(op, 0, edit.add("Concat", parts, f"{label}/padded", before=op, axis=axis))
+        edit.set_input(op, 0, edit.add("Concat", parts, f"{label}/padded", before=op, axis=axis))
     return state
 
 

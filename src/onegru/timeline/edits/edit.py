@@ -59,9 +59,9 @@ class StreamingRewriter:
         plan, edit = self.plan, self.edit
         opened = SizesRewriter(self.analysis, plan, edit, self.sizes)
         for op in plan.full_length:
-            edit.replace_input(op, recurrent(op).lengths, "")
+            edit.set_input(op, recurrent(op).lengths, "")
         for op, port in plan.zero_states:
-            edit.replace_input(op, port, "")
+            edit.set_input(op, port, "")
         for op, axis in plan.whole:
             opened.take_all(op, axis)
         for op in plan.latest:
@@ -142,12 +142,12 @@ class StreamingRewriter:
             elif op.kind == "Pad":
                 self.edit.set_ints(op, "pads", others)
                 if len(op.inputs) > 3:
-                    self.edit.replace_input(op, 3, "")  # all axes
+                    self.edit.set_input(op, 3, "")  # all axes
             else:
                 for index, name in enumerate(("starts", "ends", "axes")):
                     self.edit.set_ints(op, name, others[index::3])
                 if len(op.inputs) > 4:
-                    self.edit.replace_input(op, 4, "")
+                    self.edit.set_input(op, 4, "")
             return
         call = self.analysis.call(op)
         assert isinstance(call.operator, Window)
@@ -183,7 +183,7 @@ class StreamingRewriter:
         value, now = op.inputs[port], edit.input_of(op, port)
         key = (now, first, steps, waits, fill, is_paced)
         if key in self.joined:
-            edit.replace_input(op, port, self.joined[key])
+            edit.set_input(op, port, self.joined[key])
             return
         label = label_of(op)
         shape = self.sizes.first_shape(op, value, axis, first)
@@ -201,7 +201,7 @@ class StreamingRewriter:
         if waits:
             new = edit.slice(joined, axis, 0, -steps, f"{label}/waited", before=op)
         self.joined[key] = new
-        edit.replace_input(op, port, new)
+        edit.set_input(op, port, new)
         start = np.full([1] * len(shape), fill) if fill else None
         self.states.append(replace(state, steps=first if is_paced else steps, start=start))
 
@@ -240,18 +240,16 @@ class StreamingRewriter:
             edit.add_input(input_name, dtype, shape)
             edit.add_output(output_name, dtype, shape)
             if len(rows) == 1:
-                edit.replace_input(op, first, input_name)
+                edit.set_input(op, first, input_name)
                 if (known := edit.ensure_output(op, last, output_name)) != output_name:
                     edit.add("Identity", [known], f"{output_name}/same", output=output_name)
             else:  # one input has the states as several axes
                 sizes = [-1 if isinstance(size, str) else size for size in rows]
                 one = edit.ints(*before, -1, *after)
-                edit.replace_input(
-                    op, first, edit.add("Reshape", [input_name, one], f"{input_name}/rows", before=op)
-                )
-                known = edit.output_of(op, last) or edit.ensure_output(
-                    op, last, edit.fresh(f"{output_name}/rows")
-                )
+                given = edit.add("Reshape", [input_name, one], f"{input_name}/rows", before=op)
+                edit.set_input(op, first, given)
+                known = edit.output_of(op, last)
+                known = known or edit.ensure_output(op, last, edit.fresh(f"{output_name}/rows"))
                 several = edit.ints(*before, *sizes, *after)
                 edit.add("Reshape", [known, several], f"{output_name}/axes", output=output_name)
             if start is not None:  # the rows' other axes have one value

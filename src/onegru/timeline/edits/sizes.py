@@ -38,7 +38,7 @@ class SizesRewriter:
         """Let a Gather count from the end of time."""
         index = self.flow.constant(op.inputs[1])
         assert index is not None
-        self.edit.replace_input(op, 1, self.edit.constant("onegru/latest", np.full_like(index, -1)))
+        self.edit.set_input(op, 1, self.edit.constant("onegru/latest", np.full_like(index, -1)))
 
     def keep_axis(self, op: Op, axis: int) -> None:
         """Let a Reshape with computed sizes keep the steps of its input."""
@@ -98,10 +98,10 @@ class SizesRewriter:
         """Set the sizes of a Reshape: numbers (0: the input's size), and computed sizes."""
         edit, numbers = self.edit, [size for size in sizes if isinstance(size, int)]
         if len(numbers) == len(sizes):
-            edit.replace_input(op, 1, edit.ints(*numbers))
+            edit.set_input(op, 1, edit.ints(*numbers))
         else:
             parts = [size if isinstance(size, str) else edit.ints(size) for size in sizes]
-            edit.replace_input(op, 1, edit.add("Concat", parts, f"{label_of(op)}/sizes", before=op, axis=0))
+            edit.set_input(op, 1, edit.add("Concat", parts, f"{label_of(op)}/sizes", before=op, axis=0))
         if "allowzero" in op.attributes:
             self.edit.set(op, allowzero=None)
 
@@ -118,14 +118,12 @@ class SizesRewriter:
             edit.slice(sizes, 0, *bounds, f"{label}/sizes", before=op)
             for bounds in ((0, index), (index + 1, END))
         )
-        edit.replace_input(
-            op, port, edit.add("Concat", [first, own, last], f"{label}/sizes", before=op, axis=0)
-        )
+        edit.set_input(op, port, edit.add("Concat", [first, own, last], f"{label}/sizes", before=op, axis=0))
 
     def take_one(self, op: Op, index: int, axis: int) -> None:
         """Let an operator read one of an input's steps, which are all equal."""
         value = self.edit.input_of(op, index)
-        self.edit.replace_input(op, index, self.edit.slice(value, axis, 0, 1, f"{value}/one", before=op))
+        self.edit.set_input(op, index, self.edit.slice(value, axis, 0, 1, f"{value}/one", before=op))
 
 
 def with_equal_sizes(sizes: SizeNames, edit: Edit, states: Sequence[State]) -> list[State]:

@@ -21,12 +21,12 @@ ONE_BY_ONE = f"reads one step of a fixed number of steps; {_AT_ONCE}"
 class PlanContext:
     """Facts along time, and the changes of the current operator."""
 
-    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, may_cancel_delay: bool) -> None:
+    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, may_cancel: bool) -> None:
         self.analysis = analysis
         # The factors of time axes, and those that are only time.
         self.time, self.only_time = analysis.axes.of_time(time)
         self.delay = delay  # whether outputs may be delayed
-        self.may_cancel_delay = may_cancel_delay  # whether known leading steps may make up for a delay
+        self.may_cancel = may_cancel  # whether known leading steps may make up for a delay
         self.extents: dict[str, TimeExtent] = {}
         self.counts: dict[Size, int] = {}  # steps beyond the input's time axis, by the name of a size
         self.steps = 0  # fixed steps of every run; 0: any number

@@ -22,7 +22,7 @@ class PaddingPlanner(PlannerPart):
         if move.pad_begin < 0 or (move.pad_end < 0 and op.kind != "Pad") or not is_removable:
             self.context.refuse_ends(f"{move.message}, which a stream does not know the ends of")
         elif (
-            not operator.pads_with_zeros(self.analysis.call(op)) or self.context.may_cancel_delay
+            not operator.pads_with_zeros(self.analysis.call(op)) or self.context.may_cancel
         ) and self._put_in_front(op, move, extent):
             return
         left_pad = max(extent.left_pad + move.pad_begin, 0)
@@ -56,7 +56,7 @@ class PaddingPlanner(PlannerPart):
         """Plan a first chunk with leading steps of a value; None for copies of its first step."""
         # Known leading steps can cancel a delay, as in differences.
         steps, is_delayed = move.pad_begin, extent.delay > 0
-        may_cancel = is_delayed and self.context.may_cancel_delay
+        may_cancel = is_delayed and self.context.may_cancel
         if fill == 0:
             steps = min(steps, extent.delay)
             if not may_cancel or steps < extent.delay:

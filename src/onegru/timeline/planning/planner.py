@@ -46,7 +46,7 @@ def plan_streaming(
     example = next((info.name for info in graph.inputs if info.name not in states), "X")
     plan = Planner(analysis, find_time(analysis, time, example), delay).plan()
     if plan.refusals or plan.delays:  # leading steps may cancel delays before an output
-        planner = Planner(analysis, find_time(analysis, time, example), True, may_cancel_delay=True)
+        planner = Planner(analysis, find_time(analysis, time, example), True, may_cancel=True)
         later = planner.plan()
         plan = later if not later.refusals and planner.has_cancelled_delays(later) else plan
     if plan.refusals:
@@ -63,10 +63,8 @@ def plan_streaming(
 class Planner(PlannerPart):
     """Planner of the changes that a model needs to run in chunks of time."""
 
-    def __init__(
-        self, analysis: TimeAnalysis, time: set[int], delay: bool, may_cancel_delay: bool = False
-    ) -> None:
-        super().__init__(PlanContext(analysis, time, delay, may_cancel_delay))
+    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, may_cancel: bool = False) -> None:
+        super().__init__(PlanContext(analysis, time, delay, may_cancel))
         self.padding = PaddingPlanner(self.context)
         self.sizes = SizesPlanner(self.context)
         self.slices = SlicesPlanner(self.context)

@@ -21,16 +21,16 @@ from onegru.operators.onnx import GRU_VERSIONS, check_node_opset, gru_attributes
 from onegru.operators.schema import Operator
 
 #: The newest opset that `onnx_bytes` writes. The installed onnx can be older than the newest GRU.
-NEWEST_WRITTEN_OPSET = min(max(GRU_VERSIONS), onnx.defs.onnx_opset_version())
+NEWEST_WRITTEN = min(max(GRU_VERSIONS), onnx.defs.onnx_opset_version())
 _MAX_BYTES = 2**31 - 2**20  # 2 GiB per file, minus 1 MiB for everything except weights
 
 
 def onnx_bytes(layers: Layers, opset: int, layout: int, interface: Interface) -> bytes:
     """Return a serialized model: GRU nodes, and nodes between them that concatenate the directions."""
-    operator = gru_version(opset) if opset <= NEWEST_WRITTEN_OPSET else None
+    operator = gru_version(opset) if opset <= NEWEST_WRITTEN else None
     if operator is None:
         raise SpecError.of(
-            "opset", f"{opset}; must be in 1…{NEWEST_WRITTEN_OPSET}, the newest that changes the GRU"
+            "opset", f"{opset}; must be in 1…{NEWEST_WRITTEN}, the newest that changes the GRU"
         )
     size = sum(array.nbytes for _, weights, _ in layers for array in _tensors(weights).values())
     if size > _MAX_BYTES:
