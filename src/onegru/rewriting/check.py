@@ -77,7 +77,7 @@ def wanted_check(check: object) -> Check | None:
 
 
 def as_target(file: Opened, target: str | os.PathLike[str] | None, suffix: str) -> tuple[Path | None, Path]:
-    """Return the file to write, or None, and its name in messages."""
+    """Return the file to write, or None, and its label in messages."""
     if target is None:
         return None, Path(f"{file}, changed")
     path = file_path("target", target)

@@ -52,37 +52,37 @@ def check_result(
         return (), ()
     graph = source()
     wanted = {info.name for info in graph.outputs}
-    fronts: dict[str, dict[str, str]] = {}
+    origins: dict[str, dict[str, str]] = {}
     changed: Source | None = None
     if written is not None and graph.file is not None:
         from onegru.formats.onnx.validate import Source, parse_file
-        from onegru.rewriting.in_front import values_in_front, with_outputs
+        from onegru.rewriting.float_origins import find_float_origins, with_outputs
 
         changed = Source.of(graph.file).changed(target)
-        if fronts := values_in_front(graph, made):
-            values = {name: dtype for front in fronts.values() for name, dtype in front.items()}
+        if origins := find_float_origins(graph, made):
+            values = {name: dtype for own in origins.values() for name, dtype in own.items()}
             graph, _ = with_outputs(graph.file.once(parse_file), Source.of(graph.file), values)
             made, written = with_outputs(written[1], changed, values)
     _check_interface(target, graph, made)
     try:
-        given = Model(graph)
+        before = Model(graph)
     except FormatError as error:
         raise FormatError(f"{error}; the target cannot be checked, and is not written") from error.__cause__
-    result = Model(made)
+    after = Model(made)
     if dtypes is None:
-        dtypes = {node.layer.spec.dtype for node in result.gru_nodes if node.layer is not None}
-    runs: dict[str, _Run] = {"onegru": result.run}
+        dtypes = {node.layer.spec.dtype for node in after.gru_nodes if node.layer is not None}
+    runs: dict[str, _Run] = {"onegru": after.run}
     notes: tuple[str, ...] = ()
     if runtime is not None:
         assert written is not None and changed is not None
-        notes = _not_checked(runtime, given, written[1])
+        notes = _not_checked(runtime, before, written[1])
         if not notes:
-            runs[runtime] = in_runtime(runtime, written, changed, [info.name for info in given.outputs])
+            runs[runtime] = in_runtime(runtime, written, changed, [info.name for info in before.outputs])
     found: dict[tuple[str, str], list[Comparison]] = {}
     steps: dict[str, int] = {}
-    for case in _cases(given, result, check):
-        compare = OutputCheck(given, case, check, target, tolerances, dtypes, result, fronts)
-        for name, count in count_steps(given if given.gru_nodes else result, case.inputs).items():
+    for case in _cases(before, after, check):
+        compare = OutputCheck(before, case, check, target, tolerances, dtypes, after, origins)
+        for name, count in count_steps(before if before.gru_nodes else after, case.inputs).items():
             steps[name] = max(count, steps.get(name, 0))
         for runner, run in runs.items():
             if runner == "onnxruntime" and not all(map(np.size, case.inputs.values())):
@@ -93,7 +93,7 @@ def check_result(
                 report = compare(name, runner, f"output {name!r} in {runner}", expected, results[name])
                 found.setdefault((runner, name), []).append(report)
     reports = [merged(items) for items in found.values()]
-    check_moved(target, reports)
+    check_input_dependent(target, reports)
     if steps and not any(steps.values()):
         raise FormatError(f"{target}: not written: no GRU takes a step on these inputs, {_INCONCLUSIVE}")
     notes += tuple(f"GRU {name} did not run on these inputs" for name, count in steps.items() if not count)
@@ -124,17 +124,17 @@ def _first_states(graph: Graph) -> dict[str, object]:
     return {**graph.starts, **{name: array.tolist() for name, array in graph.initial.items()}}
 
 
-def check_moved(target: Path, reports: Sequence[Comparison]) -> None:
+def check_input_dependent(target: Path, reports: Sequence[Comparison]) -> None:
     """Raise FormatError if no output depends on the random inputs."""
     if reports and (why := why_inconclusive(moved=merged(reports).input_dependent)):
         raise FormatError(f"{target}: not written: {why}, {_INCONCLUSIVE}")
 
 
-def _not_checked(runtime: str, given: Model, model: ModelProto) -> tuple[str, ...]:
+def _not_checked(runtime: str, before: Model, model: ModelProto) -> tuple[str, ...]:
     """Return why the target is not checked in a runtime; empty if it is checked."""
     from onegru.formats.onnx.validate import external_tensors
 
-    if any(info.dtype == "bfloat16" for info in (*given.inputs, *given.outputs)):
+    if any(info.dtype == "bfloat16" for info in (*before.inputs, *before.outputs)):
         return (f"not checked in {runtime}, which does not accept bfloat16 arrays",)
     if runtime == "openvino" and external_tensors(model):
         return ("not checked in openvino, which cannot read external data of a model in memory",)
@@ -164,17 +164,17 @@ def _run_or_refuse(runtime: Runtime, subject: ModelUnderTest, feeds: dict[str, A
         raise FormatError(f"{subject.path}: OpenVINO refuses it ({' '.join(str(error).split())})") from error
 
 
-def _cases(given: Model, result: Model, check: Check) -> Iterator[Drawn]:
+def _cases(before: Model, after: Model, check: Check) -> Iterator[Drawn]:
     """Yield the given inputs, or random inputs with different sizes for dynamic dimensions."""
     if check.inputs is not None:
-        inputs = {**first_states(given.graph, check.inputs), **check.inputs}
-        yield Drawn(inputs, given.run(inputs))
+        inputs = {**first_states(before.graph, check.inputs), **check.inputs}
+        yield Drawn(inputs, before.run(inputs))
         return
     seen: set[str] = set()
     first: OneGRUError | None = None
     count = 0
-    for index, sizes in enumerate(size_plans(given)):
-        drawn = draw_twice(given, check.seed + index, sizes, check.dims, [result])
+    for index, sizes in enumerate(size_plans(before)):
+        drawn = draw_twice(before, check.seed + index, sizes, check.dims, [after])
         shapes = repr({name: array.shape for name, array in drawn.inputs.items()})
         if shapes in seen:
             continue
@@ -188,7 +188,7 @@ def _cases(given: Model, result: Model, check: Check) -> Iterator[Drawn]:
             return
     if not count:
         raise FormatError(
-            f"{given.path}: does not run on random inputs ({first}); pass inputs or dims for the check"
+            f"{before.path}: does not run on random inputs ({first}); pass inputs or dims for the check"
         )
 
 
@@ -196,18 +196,18 @@ def _cases(given: Model, result: Model, check: Check) -> Iterator[Drawn]:
 class OutputCheck:
     """Compares outputs of a changed model with its source's outputs, on the same inputs."""
 
-    source: Model
+    before: Model
     case: Drawn
     check: Check
     target: Path
     tolerances: Mapping[str, float]
     dtypes: Collection[str]
-    result: Model
-    fronts: Collection[str] = ()
+    after: Model
+    origins: Collection[str] = ()  # the outputs whose floating-point origins are compared as well
 
     def __post_init__(self) -> None:
         floats = {name for name in self.dtypes if name in ELEMENT_TYPES}
-        self._rounding = Rounding(self.source, self.case.inputs, None, floats, self.result)
+        self._rounding = Rounding(self.before, self.case.inputs, None, floats, self.after)
         if why := why_inconclusive(self.case.outputs):
             drawn = "" if self.check.inputs is not None else " on random inputs"
             raise FormatError(f"{self.target}: not written: {why}{drawn}, {_INCONCLUSIVE}")
@@ -239,7 +239,7 @@ class OutputCheck:
     def _base(self, name: str, runtime: str, dtype: np.dtype[Any]) -> float:
         """Return the tolerance of an output in a runtime, without the model's rounding effects."""
         own, is_whole = dtype.name, dtype.kind in "biu"
-        if name in self.fronts:
+        if name in self.origins:
             return 1.0
         if own not in self.tolerances and not is_whole:
             return 0.0

@@ -26,10 +26,10 @@ _LARGEST_FILE = 2**31 - 1  # bytes; the limit of protobuf
 _SMALL = 2**16  # bytes; sizes, axes and scales, which onnx's converter needs
 
 
-def embed_external(source: Source, model: ModelProto, size: int) -> list[str]:
+def embed_external(source: Source, model: ModelProto, file_size: int) -> list[str]:
     """Embed a model's external data, or only small tensors if the file would be too large; return notes."""
     external = [(tensor, external_location(source, tensor)[2]) for tensor in external_tensors(model)]
-    if size + sum(length for _, length in external) > _LARGEST_FILE:
+    if file_size + sum(length for _, length in external) > _LARGEST_FILE:
         external = [(tensor, length) for tensor, length in external if length <= _SMALL]
     for tensor, _ in external:
         tensor.raw_data = external_bytes(source, tensor)
@@ -38,13 +38,13 @@ def embed_external(source: Source, model: ModelProto, size: int) -> list[str]:
     return [f"external data of {len(external)} tensors are now in the file"] if external else []
 
 
-def left_external(model: ModelProto) -> list[str]:
+def external_notes(model: ModelProto) -> list[str]:
     """Return a note on the remaining external data of a changed model; empty without any."""
     tensors = external_tensors(model)
     return [f"external data of {count(len(tensors), 'tensor')} stay outside the file"] if tensors else []
 
 
-def one_file(source: Source, model: ModelProto) -> bytes:
+def serialize_model(source: Source, model: ModelProto) -> bytes:
     """Serialize a changed model."""
     size = sum(len(tensor.raw_data) for tensor in all_tensors(model))
     if size > _LARGEST_FILE:
@@ -74,7 +74,7 @@ def write_model(source: Source, model: ModelProto, data: bytes, target: Path) ->
                 paths[path] = _target_path(folder, path, Path(entry.value).name, used)
             entry.value = paths[path].relative_to(folder).as_posix()
         links = {candidate: path for path, candidate in paths.items() if not candidate.exists()}
-        data = one_file(source, model)
+        data = serialize_model(source, model)
     write_files([*links.items(), (target, lambda file: file.write(data))])
 
 

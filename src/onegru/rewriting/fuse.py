@@ -106,11 +106,11 @@ def fuse(
     """
     file = open_model("source", source)
     is_ir = file.kind is Kind.OPENVINO
-    path, named = as_target(file, target, ".xml" if is_ir else ".onnx")
+    path, label = as_target(file, target, ".xml" if is_ir else ".onnx")
     wanted = wanted_check(check)
     check_function("progress", progress)
     fuse_file = _fuse_ir if is_ir else _fuse_onnx
-    found, notes, outputs = fuse_file(file, path, named, wanted, progress)
+    found, notes, outputs = fuse_file(file, path, label, wanted, progress)
     return Fusion(
         source=str(file),
         target=None if path is None else str(path),
@@ -126,20 +126,20 @@ _Done = tuple["Decomposed[ModelProto] | Decomposed[IrDocument]", list[str], tupl
 
 
 def _fuse_onnx(
-    file: Opened, target: Path | None, named: Path, wanted: Check | None, progress: Progress | None
+    file: Opened, target: Path | None, label: Path, wanted: Check | None, progress: Progress | None
 ) -> _Done:
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import parse_onnx, read_onnx
         from onegru.formats.onnx.validate import Source, read_model
         from onegru.rewriting.external_data import write_model
     source = Source.of(file)
-    found, result, notes = fuse_onnx(file, progress)
-    changed = source.changed(named)
+    found, result, notes = _search_onnx(file, progress)
+    changed = source.changed(label)
     model = read_model(changed, result)
     made = parse_onnx(result, changed, model)
     warn_of_unread(made)
     outputs, more = check_result(
-        lambda: read_onnx(file, again=True), made, named, wanted, TOLERANCE_FUSED, written=(result, model)
+        lambda: read_onnx(file, again=True), made, label, wanted, TOLERANCE_FUSED, written=(result, model)
     )
     if target is not None:
         write_model(source, found.model, result, target)
@@ -147,7 +147,7 @@ def _fuse_onnx(
 
 
 def _fuse_ir(
-    file: Opened, target: Path | None, named: Path, wanted: Check | None, progress: Progress | None
+    file: Opened, target: Path | None, label: Path, wanted: Check | None, progress: Progress | None
 ) -> _Done:
     from onegru.formats.openvino.reader import read_ir
 
@@ -156,20 +156,20 @@ def _fuse_ir(
     if not found.fused:
         raise nothing_found(str(file), found.near_misses)
     warn_of_unread(graph)
-    outputs, notes = check_result(lambda: graph, found.model.graph(named), named, wanted, TOLERANCE_FUSED)
+    outputs, notes = check_result(lambda: graph, found.model.graph(label), label, wanted, TOLERANCE_FUSED)
     if target is not None:
         found.model.write(target)
     return found, list(notes), outputs
 
 
-def fuse_onnx(
+def _search_onnx(
     file: Opened, progress: Progress | None = None
 ) -> tuple[Decomposed[ModelProto], bytes, list[str]]:
     """Fuse an ONNX model; return the search result, the serialized target, and notes."""
     from onegru.formats.onnx.functions.unfold import all_nodes
     from onegru.formats.onnx.parse import model_opset
     from onegru.formats.onnx.validate import Source, model_of
-    from onegru.rewriting.external_data import embed_external, left_external, one_file
+    from onegru.rewriting.external_data import embed_external, external_notes, serialize_model
 
     source, model = Source.of(file), model_of(file)
     had = len(model.functions)
@@ -180,4 +180,4 @@ def fuse_onnx(
         raise nothing_found(source.name, found.near_misses, model_opset(source, found.model), kinds)
     if len(found.model.functions) < had:
         notes.append("functions that contain GRU nodes were inlined")
-    return found, one_file(source, found.model), [*notes, *left_external(found.model)]
+    return found, serialize_model(source, found.model), [*notes, *external_notes(found.model)]

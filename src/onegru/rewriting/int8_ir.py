@@ -21,7 +21,7 @@ from onegru.rewriting.compare import check_result
 from onegru.rewriting.rewrite import NodeReport, Rewriting
 
 # The input indices of W and R.
-_WEIGHTS: Mapping[str, tuple[int, int]] = {
+_W_AND_R: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("openvino::GRUSequence", "openvino::AUGRUSequence"), (3, 4)),
     **dict.fromkeys(("openvino::GRUCell", "openvino::AUGRUCell"), (2, 3)),
 }
@@ -30,7 +30,7 @@ _WEIGHTS: Mapping[str, tuple[int, int]] = {
 def quantize_ir(
     file: Opened,
     target: Path | None,
-    named: Path,
+    label: Path,
     check: Check | None,
     names: Collection[str] | None,
     group: int,
@@ -43,20 +43,20 @@ def quantize_ir(
             "nodes", f"{inner[0]!r} is in a body; must be outside of bodies: name the other layers (--node)"
         )
     ir = EditedIr(graph)
-    chosen = [op for op in ir.graph.flow.ops if op.kind in _WEIGHTS and (names is None or op.name in names)]
+    chosen = [op for op in ir.graph.flow.ops if op.kind in _W_AND_R and (names is None or op.name in names)]
     if not chosen:
         hint = fusing_hint(file) or "there is nothing to quantize"
         raise FormatError(f"{file}: has no GRU layer; {hint}")
     shared: dict[str, str] = {}
     for op in chosen:
-        for port, index in zip("WR", _WEIGHTS[op.kind], strict=True):
+        for port, index in zip("WR", _W_AND_R[op.kind], strict=True):
             name = op.inputs[index]
             if name not in shared:
                 shared[name] = _quantized(ir.edit, op, port, name, group)
             ir.edit.set_input(op, index, shared[name])
     document = ir.document()
     outputs, notes = check_result(
-        lambda: graph, document.graph(named), named, check, TOLERANCE_REWRITTEN, {QUANTIZED}
+        lambda: graph, document.graph(label), label, check, TOLERANCE_REWRITTEN, {QUANTIZED}
     )
     if target is not None:
         document.write(target)

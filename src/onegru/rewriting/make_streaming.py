@@ -11,8 +11,8 @@ from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.formats.opened import Kind, open_model
 from onegru.rewriting.check import Check, as_target, wanted_check
 from onegru.rewriting.rewrite import NodeReport, Rewriting
-from onegru.rewriting.streaming import words_of
-from onegru.rewriting.streaming_ir import rewrite_ir
+from onegru.rewriting.streaming import describe_changes
+from onegru.rewriting.streaming_ir import make_ir_streaming
 
 
 def make_streaming(
@@ -70,24 +70,24 @@ def make_streaming(
                 raise SpecError.of(name, "has no effect without quantize; remove it")
     file = open_model("source", source)
     is_ir = file.kind is Kind.OPENVINO
-    path, named = as_target(file, target, ".xml" if is_ir else ".onnx")
+    path, label = as_target(file, target, ".xml" if is_ir else ".onnx")
     if file.kind not in (Kind.ONNX, Kind.OPENVINO):
         raise FormatError(f"{file}: {file.kind.words}; must be an ONNX model or an OpenVINO IR")
     wait = flag("delay", delay)
     if is_ir:
         if names:
             raise SpecError.of("quantize", f"has no effect, because {file} is an OpenVINO IR; remove it")
-        result = rewrite_ir(file, named, wanted, time, wait)
+        result = make_ir_streaming(file, label, wanted, time, wait)
     else:
         with needs_extra("onnx", "onnx", str(file)):
             from onegru.rewriting.nodes.changes import RewriteOptions
             from onegru.rewriting.nodes.plan import check_target_opset
-            from onegru.rewriting.streaming_onnx import rewrite_onnx
+            from onegru.rewriting.streaming_onnx import make_onnx_streaming
         if opset is not None:
             check_target_opset(opset)
         options = RewriteOptions(opset=opset, quantize=names, group_size=group) if names else None
-        result = rewrite_onnx(file, named, wanted, time, wait, options)
-    nodes, more = words_of(result.made)
+        result = make_onnx_streaming(file, label, wanted, time, wait, options)
+    nodes, more = describe_changes(result.made)
     opsets: tuple[int, ...] = () if result.opset is None else (result.opset, result.opset)
     others: tuple[str, ...] = ()
     if (rewritten := result.rewritten) is not None:

@@ -148,14 +148,14 @@ def rewrite_file(
     file: Opened, target: str | os.PathLike[str] | None, check: Check | None, **options: Any
 ) -> Rewriting:
     """Apply `onegru.rewriting.nodes.changes.RewriteOptions` to the GRU nodes of an ONNX model."""
-    path, named = as_target(file, target, ".onnx")
+    path, label = as_target(file, target, ".onnx")
     if file.kind is not Kind.ONNX:
         raise FormatError(f"{file}: {file.kind.words}; must be an ONNX model")
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import parse_onnx, read_onnx
         from onegru.formats.onnx.validate import Source, model_of, read_model
         from onegru.rewriting.compare import check_result
-        from onegru.rewriting.external_data import one_file, write_model
+        from onegru.rewriting.external_data import serialize_model, write_model
         from onegru.rewriting.nodes.changes import RewriteOptions
         from onegru.rewriting.nodes.model_pass import rewrite_model
         from onegru.rewriting.nodes.plan import check_target_opset
@@ -163,12 +163,12 @@ def rewrite_file(
         check_target_opset(options["opset"])
     onnx_source = Source.of(file)
     rewritten = rewrite_model(onnx_source, model_of(file), len(file.data), RewriteOptions(**options))
-    result, changed = one_file(onnx_source, rewritten.model), onnx_source.changed(named)
+    result, changed = serialize_model(onnx_source, rewritten.model), onnx_source.changed(label)
     model = read_model(changed, result)
     outputs, unchecked = check_result(
         lambda: read_onnx(file, again=True),
         parse_onnx(result, changed, model),
-        named,
+        label,
         check,
         TOLERANCE_REWRITTEN,
         rewritten.dtypes,

@@ -22,7 +22,7 @@ from onegru.models.inputs.sizes import dimension_name, widths
 from onegru.models.model import Model
 from onegru.models.streaming import Forms, run_in_chunks
 from onegru.rewriting.check import Check
-from onegru.rewriting.compare import OutputCheck, check_moved
+from onegru.rewriting.compare import OutputCheck, check_input_dependent
 from onegru.timeline.check import judge
 from onegru.timeline.edits.edit import Streaming
 
@@ -44,7 +44,7 @@ class Chunked(NamedTuple):
     write: Callable[[Path], None]  # writes the target to a path
 
 
-def made_from(
+def make_chunked(
     file: Opened, graph: Graph, notes: list[str], time: Mapping[str, int] | None, forms: Forms
 ) -> Streaming:
     """Change a model to run in chunks, and add notes on it."""
@@ -132,7 +132,7 @@ def compare_in_chunks(
             if name not in found or report.max_abs > found[name].max_abs:
                 found[name] = replace(report, steps=total)
     reports = tuple(found.values())
-    check_moved(target, reports)
+    check_input_dependent(target, reports)
     return reports
 
 
@@ -212,7 +212,7 @@ def _run_in_chunks(
     }
 
 
-def words_of(made: Streaming) -> tuple[dict[str, list[str]], list[str]]:
+def describe_changes(made: Streaming) -> tuple[dict[str, list[str]], list[str]]:
     """Describe the changes to each recurrence, by name, and other changes."""
     nodes: dict[str, list[str]] = {}
     others: list[str] = []

@@ -12,15 +12,15 @@ from onegru.models.fusing import with_sequences
 from onegru.models.model import Model
 from onegru.models.streaming import forms_of_ir
 from onegru.rewriting.check import Check
-from onegru.rewriting.streaming import Chunked, check_chunks, made_from
+from onegru.rewriting.streaming import Chunked, check_chunks, make_chunked
 
 
-def rewrite_ir(
+def make_ir_streaming(
     file: Opened, target: Path, check: Check | None, time: Mapping[str, int] | None, delay: bool
 ) -> Chunked:
-    """Change an IR, and compare it with its source; arguments and errors as in `rewrite_onnx`."""
+    """Change an IR, and compare it with its source; arguments and errors as in `make_onnx_streaming`."""
     graph, notes = with_sequences(file, read_ir(file, again=True)), list[str]()
-    made = made_from(file, graph, notes, time, forms_of_ir(graph, time, delay))
+    made = make_chunked(file, graph, notes, time, forms_of_ir(graph, time, delay))
     document: IrDocument = made.model
     whole = None if check is None else Model(graph)
     outputs = check_chunks(whole, lambda: document.graph(target), made, check, target, notes)

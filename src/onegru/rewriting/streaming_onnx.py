@@ -15,13 +15,13 @@ from onegru.formats.opened import Opened
 from onegru.models.model import Model
 from onegru.models.streaming import forms_of_onnx
 from onegru.rewriting.check import Check
-from onegru.rewriting.external_data import embed_external, left_external, one_file, write_model
+from onegru.rewriting.external_data import embed_external, external_notes, serialize_model, write_model
 from onegru.rewriting.nodes.changes import RewriteOptions
 from onegru.rewriting.nodes.model_pass import Rewritten, rewrite_model
-from onegru.rewriting.streaming import Chunked, check_chunks, made_from
+from onegru.rewriting.streaming import Chunked, check_chunks, make_chunked
 
 
-def rewrite_onnx(
+def make_onnx_streaming(
     file: Opened,
     target: Path,
     check: Check | None,
@@ -35,10 +35,11 @@ def rewrite_onnx(
     source = read_onnx(file, again=True)
     # With embedded external data, the model differs from the file.
     in_memory = replace(onnx_source, file=None)
-    graph = parse_onnx(one_file(onnx_source, model), in_memory, deepcopy(model)) if notes else source
+    graph = parse_onnx(serialize_model(onnx_source, model), in_memory, deepcopy(model)) if notes else source
     sizes = None if check is None else check.dims
-    made = made_from(file, graph, notes, time, forms_of_onnx(onnx_source, model, graph, time, delay, sizes))
-    data = one_file(onnx_source, made.model)
+    forms = forms_of_onnx(onnx_source, model, graph, time, delay, sizes)
+    made = make_chunked(file, graph, notes, time, forms)
+    data = serialize_model(onnx_source, made.model)
     whole = None if check is None else Model(source)
 
     rewritten: Rewritten | None = None
@@ -53,13 +54,13 @@ def rewrite_onnx(
     if options is not None:
         rewritten = rewrite_model(onnx_source, changed, len(data), options)
         changed = rewritten.model
-        data = one_file(onnx_source, changed)
+        data = serialize_model(onnx_source, changed)
         notes += rewritten.notes
         is_int8 = QUANTIZED in rewritten.dtypes
         outputs = check_chunks(whole, read, made, check, target, notes, is_int8)
 
     if rewritten is None:
-        notes += left_external(changed)
+        notes += external_notes(changed)
 
     def write(path: Path) -> None:
         write_model(onnx_source, changed, data, path)

@@ -66,14 +66,14 @@ class _Expansion:
         self.draft = draft
         self.scope = draft.scope
         self.config = config
-        self.stored = dtype
-        self.dtype = "float64" if dtype == "float64" else "float32"
+        self.node_dtype = dtype
+        self.dtype = "float64" if dtype == "float64" else "float32"  # of the computation
         self.H = hidden_size
         self.reversed = reversed_directions(config.direction)
         shape = self.scope.shape(config.origin.input[0])  # new values have no shape yet
         time_axis = 1 if config.source_attributes.get("layout") else 0
         self.T = None if shape is None or len(shape) != 3 else shape[time_axis]
-        self.steps = self.T if self.T and self.T <= _MOST_UNROLLED else None
+        self.unrolled = self.T if self.T and self.T <= _MOST_UNROLLED else None  # steps; None for a Scan
 
     def expand(self) -> None:
         draft, config = self.draft, self.config
@@ -81,7 +81,7 @@ class _Expansion:
         X = self._computed(config.inputs["X"], "X")
         if config.layout:
             X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
-        shape = "" if self.steps else draft.op("Shape", [X], "shape")
+        shape = "" if self.unrolled else draft.op("Shape", [X], "shape")
         self.masks, alive = self._masks(shape)
         self.scores = self._scores()
         Ys: list[str] = []
@@ -91,15 +91,15 @@ class _Expansion:
             products = draft.op("MatMul", [X, weights.W], f"{index}/XW")
             if weights.input_bias is not None:
                 products = draft.op("Add", [products, weights.input_bias], f"{index}/XW_B")
-            first = self._first(index, shape)
-            loop = self._unrolled if self.steps else self._scan
+            first = self._initial_state(index, shape)
+            loop = self._unrolled if self.unrolled else self._scan
             end, Y = loop(index, weights, first, products)
             Ys.append(Y)
             ends.append(draft.op("Where", [alive, end, self._number(0.0)], f"{index}/end") if alive else end)
         if "Y" in config.outputs:
-            self._finish(Ys, 1, [2, 0, 1, 3], "Y")
+            self._write_output(Ys, 1, [2, 0, 1, 3], "Y")
         if "Y_h" in config.outputs:
-            self._finish(ends, 0, [1, 0, 2], "Y_h")
+            self._write_output(ends, 0, [1, 0, 2], "Y_h")
 
     # Around the loop
 
@@ -108,7 +108,7 @@ class _Expansion:
 
     def _computed(self, name: str, suffix: str) -> str:
         """Cast a value to the type of the computation."""
-        if self.stored == self.dtype:
+        if self.node_dtype == self.dtype:
             return name
         return self.draft.op("Cast", [name], f"{suffix}_{self.dtype}", dtype=self.dtype)
 
@@ -121,8 +121,8 @@ class _Expansion:
         zero, one = (scope.integer(value) for value in (0, 1))
         lengths = draft.op("Cast", [self.config.inputs["sequence_lens"]], "lengths", dtype="int64")
         lengths = draft.op("Unsqueeze", [lengths], "lengths_column", axes=[1])
-        if self.steps:
-            masks = [draft.op("Less", [scope.integer(t), lengths], "mask") for t in range(self.steps)]
+        if self.unrolled:
+            masks = [draft.op("Less", [scope.integer(t), lengths], "mask") for t in range(self.unrolled)]
             return masks, masks[0]
         steps = draft.op("Range", [zero, draft.op("Gather", [shape, zero], "T"), one], "steps")
         steps = draft.op("Unsqueeze", [steps], "steps_column", axes=[1, 2])
@@ -136,10 +136,10 @@ class _Expansion:
         A = self._computed(self.config.inputs["A"], "A")
         return self.draft.op("Transpose", [A], "A", perm=[1, 0, 2]) if self.config.layout else A
 
-    def _first(self, index: int, shape: str) -> str:
+    def _initial_state(self, index: int, shape: str) -> str:
         """Return the initial state [B, H]; zeros of unrolled steps are one row that broadcasts."""
         draft, scope = self.draft, self.scope
-        if "initial_h" not in self.config.inputs and self.steps:
+        if "initial_h" not in self.config.inputs and self.unrolled:
             return scope.shared_constant("onegru/zeros", np.zeros((1, self.H), self.dtype))
         if "initial_h" not in self.config.inputs:
             rows = draft.op("Gather", [shape, scope.integers(1)], f"{index}/rows")
@@ -153,14 +153,14 @@ class _Expansion:
             first = draft.op("Gather", [given, scope.integer(index)], f"{index}/initial_h", axis=axis)
         return self._computed(first, f"{index}/initial_h")
 
-    def _finish(self, parts: Sequence[str], axis: int, perm: Sequence[int], port: str) -> None:
+    def _write_output(self, parts: Sequence[str], axis: int, perm: Sequence[int], port: str) -> None:
         """Join the directions in the node's type and layout, under the output's name."""
         draft, config = self.draft, self.config
         steps: list[Callable[[str, str], str]] = []
         if config.layout:
             steps.append(lambda value, output: draft.op("Transpose", [value], port, output, perm=list(perm)))
-        if self.stored != self.dtype:
-            steps.append(lambda value, output: draft.op("Cast", [value], port, output, dtype=self.stored))
+        if self.node_dtype != self.dtype:
+            steps.append(lambda value, output: draft.op("Cast", [value], port, output, dtype=self.node_dtype))
         last = config.outputs[port]
         joined = "" if steps else last
         many = len(parts) > 1
@@ -180,7 +180,7 @@ class _Expansion:
         W = self._computed(self._matrix("W", index), f"{index}/W")
         matrix = self._matrix("R", index)
         is_after = config.linear_before_reset
-        parts = [matrix] if is_after else [self._cut(matrix, 0, 2, 1), self._cut(matrix, 2, 3, 1)]
+        parts = [matrix] if is_after else [self._gates(matrix, 0, 2, 1), self._gates(matrix, 2, 3, 1)]
         R = tuple(self._folded_cast(part, f"{index}/R") for part in parts)
         if "B" not in config.inputs:
             return _Weights(W, R, None, None)
@@ -188,10 +188,10 @@ class _Expansion:
         B = folded("Gather", [config.inputs["B"], self.scope.integer(index)], f"{index}/B", axis=0)
         B = self._folded_cast(B, f"{index}/B")
         if is_after:
-            sums = folded("Add", [self._cut(B, 0, 2), self._cut(B, 3, 5)], f"{index}/biases")
-            input_bias = folded("Concat", [sums, self._cut(B, 2, 3)], f"{index}/biases", axis=0)
-            return _Weights(W, R, input_bias, self._cut(B, 5, 6))
-        input_bias = folded("Add", [self._cut(B, 0, 3), self._cut(B, 3, 6)], f"{index}/biases")
+            sums = folded("Add", [self._gates(B, 0, 2), self._gates(B, 3, 5)], f"{index}/biases")
+            input_bias = folded("Concat", [sums, self._gates(B, 2, 3)], f"{index}/biases", axis=0)
+            return _Weights(W, R, input_bias, self._gates(B, 5, 6))
+        input_bias = folded("Add", [self._gates(B, 0, 3), self._gates(B, 3, 6)], f"{index}/biases")
         return _Weights(W, R, input_bias, None)
 
     def _matrix(self, name: str, index: int) -> str:
@@ -200,14 +200,14 @@ class _Expansion:
         value = folded("Gather", [self.config.inputs[name], self.scope.integer(index)], suffix, axis=0)
         return folded("Transpose", [value], suffix, perm=[1, 0])
 
-    def _cut(self, value: str, first: int, end: int, axis: int = 0) -> str:
+    def _gates(self, value: str, first: int, end: int, axis: int = 0) -> str:
         """Return gates of a weight, from a first one to an end."""
         bounds = [self.scope.integers(number) for number in (first * self.H, end * self.H, axis)]
         return self.draft.folded("Slice", [value, *bounds], f"{value.rpartition('/')[2]}_part")
 
     def _folded_cast(self, value: str, suffix: str) -> str:
         """Return a weight in the type of the computation."""
-        if self.stored == self.dtype:
+        if self.node_dtype == self.dtype:
             return value
         return self.draft.folded("Cast", [value], suffix, dtype=self.dtype)
 
@@ -215,7 +215,7 @@ class _Expansion:
 
     def _unrolled(self, index: int, weights: _Weights, state: str, products: str) -> tuple[str, str]:
         """Return the same as `_scan`, with unrolled steps."""
-        T, masks, scores = self.steps or 1, self.masks, self.scores
+        T, masks, scores = self.unrolled or 1, self.masks, self.scores
         nodes = _Body(self.scope, f"{self.config.base}/{index}", self.dtype, self.H)
         names = [f"XW_{t}" for t in range(T)]
         parts = nodes.split(products, [1] * T, names, axis=0) if T > 1 else [products]

@@ -35,7 +35,7 @@ from onegru.formats.onnx.validate import (
 from onegru.formats.onnx.values import Names, all_graphs
 from onegru.models.fusing import fusing_hint
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
-from onegru.rewriting.external_data import embed_external, left_external
+from onegru.rewriting.external_data import embed_external, external_notes
 from onegru.rewriting.nodes.changes import CHANGES, FLOAT16_OPSET, RewriteOptions, to_int8
 from onegru.rewriting.nodes.node_config import node_of, operator_at, read_config
 from onegru.rewriting.nodes.opset import convert_nodes, is_same
@@ -65,22 +65,22 @@ class Rewritten:
     notes: Sequence[str]  # other changes, as text
 
 
-def rewrite_model(source: Source, model: ModelProto, size: int, options: RewriteOptions) -> Rewritten:
+def rewrite_model(source: Source, model: ModelProto, file_size: int, options: RewriteOptions) -> Rewritten:
     """Rewrite the GRU nodes of a model in place."""
-    return _Rewriter(source, model, size, options).rewrite()
+    return _Rewriter(source, model, file_size, options).rewrite()
 
 
 class _Rewriter:
     """The rewrite of one model."""
 
-    def __init__(self, source: Source, given: ModelProto, size: int, options: RewriteOptions) -> None:
+    def __init__(self, source: Source, given: ModelProto, file_size: int, options: RewriteOptions) -> None:
         self.source = source
         self.options = options
         self.notes: list[str] = []
         self.nodes: list[NodeSummary] = []
         self.dtypes: set[str] = set()
         self.others: list[str] = []
-        self.released: set[str] = set()
+        self.released: set[str] = set()  # `released_inputs` of all graphs
         is_named = add_augru_functions(given, source)  # broken ones crash onnx's shape inference
         function_count = len(given.functions)
         self.model = unfold_functions(source, given)
@@ -91,7 +91,7 @@ class _Rewriter:
             self.notes.append("AUGRU nodes got the functions that other runtimes need")
         if len(self.model.functions) < function_count:
             self.notes.append("functions that contain GRU nodes were inlined")
-        self.notes += embed_external(source, self.model, size)
+        self.notes += embed_external(source, self.model, file_size)
         self.old_opset = model_opset(source, self.model)
         reads_weights = options.reads_weights or self.decomposes_augru
         has_folded = reads_weights and fold_dequantized(source, self.model, self.old_opset)
@@ -99,7 +99,7 @@ class _Rewriter:
             self.notes.append("quantized weights were dequantized")
         if reads_weights:
             weight_bytes = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
-            self.released = fold_weights(source, self.model, self.old_opset, max(size, weight_bytes))
+            self.released = fold_weights(source, self.model, self.old_opset, max(file_size, weight_bytes))
             if self.released:
                 self.notes.append("weights that nodes compute from constants are now constants")
         self.types = graph_types(self.model)
@@ -131,7 +131,7 @@ class _Rewriter:
         self._remove_released()
         add_augru_functions(self.model, self.source)
         opsets = (self.old_opset, self.new_opset)
-        self.notes += left_external(self.model)
+        self.notes += external_notes(self.model)
         return Rewritten(self.model, opsets, self.nodes, self.dtypes, self.others, self.notes)
 
     # Opset

@@ -27,7 +27,7 @@ _PASSED_ON = movers(Elements.KEPT | Elements.PERMUTED, without=("Flatten",))
 _SIZES = ("Shape", "Size", "Range", "ConstantOfShape")  # operators that depend only on sizes
 
 
-def values_in_front(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
+def find_float_origins(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
     """Find the floating-point values before integer, boolean or rounded outputs, in both models."""
     first, second = read_timeline(source), read_timeline(made)
     if first is None or second is None:
@@ -37,7 +37,7 @@ def values_in_front(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
         if info.is_tensor and info.dtype not in ("str", "unknown"):
             output = first.outputs[info.name]
             try:
-                values = _in_front(first.flow, output)
+                values = _origins_of(first.flow, output)
             except BROKEN:
                 continue
             if values and output not in values and all(name in second.flow.producers for name in values):
@@ -45,7 +45,7 @@ def values_in_front(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
     return found
 
 
-def _in_front(flow: Flow, output: str) -> dict[str, str]:
+def _origins_of(flow: Flow, output: str) -> dict[str, str]:
     """Return the floating-point values that an output is computed from; empty if some are unknown."""
     found: dict[str, str] = {}
     waiting, seen = [output], set[str]()
