@@ -164,10 +164,10 @@ def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], gra
         sizes = (
             {} if spec is None else {"D": spec.num_directions, "H": spec.hidden_size, "I": spec.input_size}
         )
-        check_stated(node.step, constants, graph, sizes)
+        check_declared(node.step, constants, graph, sizes)
 
 
-def check_stated(
+def check_declared(
     node: GruStep, constants: Mapping[str, object], graph: Graph, sizes: Mapping[str, int] | None = None
 ) -> None:
     """Reject a node whose inputs and constants in the file cannot be valid."""

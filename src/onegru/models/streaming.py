@@ -13,7 +13,7 @@ from onegru.core.wording import count
 from onegru.formats.graph import Graph, kept_states
 from onegru.formats.opened import Kind
 from onegru.models.fusing import fusing_hint
-from onegru.models.gru_node import check_stated
+from onegru.models.gru_node import check_declared
 
 if TYPE_CHECKING:
     from onegru.formats.onnx.validate import ModelProto, Source
@@ -64,7 +64,7 @@ def run_in_chunks(
     from onegru.timeline.check import judge
 
     for gru in graph.grus:
-        check_stated(gru, graph.constants, graph)
+        check_declared(gru, graph.constants, graph)
     found = judge(graph) if found is None else found
     is_sound = found.is_sound and time is None and not graph.starts and _is_open(graph, found)
     if is_sound and found.is_single and found.named:  # cannot be compared with a run of several steps

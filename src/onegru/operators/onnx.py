@@ -123,16 +123,16 @@ NEWEST: Operator = GRU_VERSIONS[max(GRU_VERSIONS)]
 AUGRU_DOMAINS = ("onegru", *(f"onegru.{number}" for number in range(2, 9)))
 
 #: GRU-22 with attention scores as its last input, with a score for each step of each row.
-_OF_AUGRU = GRU_VERSIONS[22]  # AUGRU is based on this version of GRU
+_AUGRU_BASE = GRU_VERSIONS[22]  # AUGRU is based on this version of GRU
 AUGRU: Operator = replace(
-    _OF_AUGRU,
+    _AUGRU_BASE,
     name="AUGRU",
     version=1,
     attributes={
-        **_OF_AUGRU.attributes,
+        **_AUGRU_BASE.attributes,
         "attention": Attribute("attention", "string", ATTENTIONS[0], ATTENTIONS),
     },
-    inputs=(*_OF_AUGRU.inputs, Port("A", "A", "TB1", "BT1")),
+    inputs=(*_AUGRU_BASE.inputs, Port("A", "A", "TB1", "BT1")),
     attention=True,
     earlier={},
 )

@@ -108,9 +108,8 @@ class _Rewriter:
 
     def rewrite(self) -> Rewritten:
         if not any(is_gru(node) or is_augru(node) for node in all_nodes(self.model.graph.node)):
-            raise self.source.error(
-                f"has no GRU node; {fusing_hint(self.source.name) or 'there is nothing to rewrite'}"
-            )
+            hint = fusing_hint(self.source.name) or "there is nothing to rewrite"
+            raise self.source.error(f"has no GRU node; {hint}")
         needed = operator_at(self.new_opset).later.get("layout")
         if self.options.opset is None and self.options.layout and needed is not None:
             raise SpecError.of(
@@ -213,7 +212,6 @@ class _Rewriter:
     def _rewrite_graph(self, scope: Scope) -> None:
         graph = scope.graph
         rewritten: dict[int, list[NodeProto]] = {}  # the nodes that replace a node, by its index
-        before = _outputs(graph)
         for node in graph.node:
             for body in scope.bodies(node):
                 self._rewrite_graph(body)
@@ -230,7 +228,8 @@ class _Rewriter:
             nodes += rewritten.get(index, [node] if is_kept else [])
         replace_nodes(graph, nodes)
         self.released |= scope.released_inputs
-        drop_named(graph.value_info, before - _outputs(graph))
+        remaining = {name for node in nodes for name in node.output}
+        drop_named(graph.value_info, scope.producers.keys() - remaining)
 
     def _rewrite_node(self, new: Draft, node: NodeProto) -> list[NodeProto]:
         """Add the nodes around a GRU node to `new`; return the GRU nodes."""
@@ -299,7 +298,3 @@ class _Rewriter:
                 gone |= unread
                 replace_nodes(graph, reversed(kept))
             drop_named(graph.value_info, gone)
-
-
-def _outputs(graph: GraphProto) -> set[str]:
-    return {name for node in graph.node for name in node.output}
