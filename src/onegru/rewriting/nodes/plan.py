@@ -44,7 +44,8 @@ def plan_node(
 def _openvino_issues(scope: Scope, config: GruNodeConfig) -> tuple[str, ...]:
     """Return OpenVINO 2026.4's issues that depend on neighboring nodes, which the table does not cover."""
     found = []
-    if scope.grus_by_input[scope.flow.resolve(config.inputs["X"])] > 1:
+    grus = scope.grus_by_input
+    if grus and grus[scope.flow.resolve(config.inputs["X"])] > 1:
         found.append("miscomputes a GRU that shares its X with another GRU")
     default = all(pair == DEFAULT_ACTIVATIONS for pair in config.activations)
     is_loop = config.clip is not None or not default

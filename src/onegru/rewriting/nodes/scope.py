@@ -52,9 +52,9 @@ class Scope(Values):
 
     @functools.cached_property
     def grus_by_input(self) -> Counter[str]:
-        """The number of GRU nodes that compute each X, before nodes that only pass it on."""
-        nodes = filter(is_gru, self.graph.node)
-        return Counter(self.flow.resolve(name) for node in nodes for name in node.input[:1])
+        """How many GRU nodes read a value as X, also through nodes that pass it on; empty for one GRU."""
+        names = [name for node in filter(is_gru, self.graph.node) for name in node.input[:1]]
+        return Counter(map(self.flow.resolve, names) if len(names) > 1 else ())
 
     def bodies(self, node: NodeProto) -> list[Scope]:
         """Return the scopes of a node's subgraphs."""
