@@ -76,7 +76,7 @@ def _has_issues(scope: Scope, config: GruNodeConfig, plan: ChangeNames, options:
     if "decompose" in plan:
         return False
     if options.runtime == "openvino" and ("split" in plan or _openvino_issues(scope, config)):
-        return True  # the two halves would share X
+        return True  # the two nodes would share X
     configs = [config]
     for change in (change for name, change in CHANGES.items() if name in plan):
         configs = [part for item in configs for part in change.preview(item)]
