@@ -56,11 +56,11 @@ SWITCH = Reason(
     "weights of its row",
 )
 LOOP = Reason(
-    "is a loop, which is not followed",
+    "is a loop, which onegru cannot follow along time",
     "Not supported, because the layer after the GRU is a loop over steps. Use Dense without TimeDistributed",
 )
 UNROLLED = Reason(
-    "cuts out one step of a fixed number",
+    "reads one step of a fixed number of steps",
     "Not supported, because each step has a copy of the layer after the GRU. Use Dense without "
     "TimeDistributed",
 )

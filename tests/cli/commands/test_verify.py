@@ -178,7 +178,7 @@ def test_files_are_known_by_what_they_hold(verify: Cli) -> None:
     assert "openvino" in out and "onnxruntime" not in out and "refuses" not in out
     code, out, err = verify("an_ir.onnx", "--dims", 2, "--runtime", "onnxruntime")
     assert (code, out) == (2, "")
-    assert "runtimes: onnxruntime reads only ONNX models; an_ir.onnx is not one" in err
+    assert "--runtime: onnxruntime reads only ONNX models; an_ir.onnx is not one" in err
     save(Path(), chain(True), "a_model.xml")
     code, out, err = verify("a_model.xml", *DIMS, "--runtime", "onnxruntime", "--runtime", "onnx")
     assert (code, err) == (0, "")
