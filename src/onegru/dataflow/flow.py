@@ -13,7 +13,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import BROKEN
-from onegru.dataflow.deep import answered_once
+from onegru.dataflow.memoized import memoized
 from onegru.dataflow.neutral import one_number, scaled_by_ones
 from onegru.dataflow.operator import MOST_SIZES, LoopIndex, Op, Shape, Size, as_sizes
 from onegru.dataflow.table import Call, Elements, UnknownOpError, evaluate, movers, operator_of
@@ -120,7 +120,7 @@ class Flow:
         """Return the original name of a value, before aliases and constant loop inputs."""
         return self.owner(name)._find_first(name)
 
-    @answered_once("_firsts", lambda flow, name: name)
+    @memoized("_firsts", if_circular=lambda flow, name: name)
     def _find_first(self, name: str) -> str:
         if name in self.aliases:
             return self.resolve(self.aliases[name])
@@ -132,7 +132,7 @@ class Flow:
         """Return the original name of a value that others pass on unchanged."""
         return self.owner(name)._find_passing(name)
 
-    @answered_once("_passings", lambda flow, name: name)
+    @memoized("_passings", if_circular=lambda flow, name: name)
     def _find_passing(self, name: str) -> str:
         op = self.producers.get(name)
         passed = self.aliases.get(name) or (None if op is None else self._alias_target(op))
@@ -160,7 +160,7 @@ class Flow:
         """Return a value's element type by NumPy's name; None if unknown."""
         return self.owner(name)._find_dtype(name)
 
-    @answered_once("_types")
+    @memoized("_types")
     def _find_dtype(self, name: str) -> str | None:
         op = self.producers.get(name)
         if name in self._dtypes:
@@ -185,7 +185,7 @@ class Flow:
         """Return a constant, or a value that depends only on constants and known sizes; else None."""
         return self.owner(name)._find_array(name)
 
-    @answered_once("_arrays")
+    @memoized("_arrays")
     def _find_array(self, name: str) -> Array | None:
         if name in self.aliases:
             return self.constant(self.aliases[name])
@@ -243,7 +243,7 @@ class Flow:
         """Return the elements of a small integer tensor, if they are sizes or constants; else None."""
         return self.owner(name)._find_sizes(name)
 
-    @answered_once("_sizes")
+    @memoized("_sizes")
     def _find_sizes(self, name: str) -> tuple[Size, ...] | None:
         if name in self.aliases:
             return self.sizes(self.aliases[name])
@@ -292,7 +292,7 @@ class Flow:
         """Return a value's shape; None if even its rank is unknown."""
         return self.owner(name)._find_shape(name)
 
-    @answered_once("_shapes", lambda flow, name: flow._stated.get(name))
+    @memoized("_shapes", if_circular=lambda flow, name: flow._stated.get(name))
     def _find_shape(self, name: str) -> Shape | None:
         stated = self._stated.get(name)
         if name in self.aliases:

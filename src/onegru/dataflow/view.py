@@ -9,7 +9,9 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.operator import LoopIndex
 
-#: The role of an axis in a view: "R" a row of the batch, "F" columns, otherwise an index.
+#: Axes of rows of the batch, axes whose indices identify a column, and an axis of steps in a node's input.
+ROWS, COLUMNS, STEPS = "rows", "columns", "steps"
+#: The role of an axis in a view: one of these, or the only index that is read there.
 Role = str | int | LoopIndex
 
 
@@ -19,7 +21,7 @@ class View:
 
     name: str  # the value
     roles: tuple[Role, ...]  # the role of each axis
-    index: Array  # the index of each column along each "F" axis, [axes, columns]
+    index: Array  # the index of each column along each COLUMNS axis, [axes, columns]
 
     @property
     def key(self) -> tuple[str, tuple[Role, ...], bytes]:
@@ -36,13 +38,13 @@ class View:
         """Return the indices of all columns."""
         return np.arange(self.width)
 
-    def row(self, axis: int) -> int:
-        """Return the row of the index for an "F" axis."""
-        return sum(other == "F" for other in self.roles[:axis])
+    def index_row(self, axis: int) -> int:
+        """Return the row of `index` for a COLUMNS axis."""
+        return sum(other == COLUMNS for other in self.roles[:axis])
 
     def replaced(self, name: str, roles: dict[int, Role], columns: dict[int, Array]) -> View:
         """Return the view of another value, with these axes changed."""
         index = self.index.copy()
         for axis, indices in columns.items():
-            index[self.row(axis)] = indices
+            index[self.index_row(axis)] = indices
         return View(name, tuple(roles.get(axis, role) for axis, role in enumerate(self.roles)), index)

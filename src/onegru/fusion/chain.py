@@ -9,7 +9,7 @@ import numpy as np
 
 from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import needed_values
-from onegru.dataflow.view import View
+from onegru.dataflow.view import COLUMNS, ROWS, View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.masks import is_new_state, zeroed_state
 from onegru.fusion.cells.match import find_cell
@@ -290,7 +290,7 @@ class _Cells:
         start = replace(
             first,
             output=state,
-            state=View(zero, ("R", "F"), first.state.index),
+            state=View(zero, (ROWS, COLUMNS), first.state.index),
             inputs=tuple(earlier[: len(first.inputs)]),
             attention=earlier[-1] if first.attention else None,
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from onegru.core.dtypes import contiguous
-from onegru.dataflow.deep import answered_once
+from onegru.dataflow.memoized import memoized
 from onegru.dataflow.table import UnknownOpError
 from onegru.dataflow.view import View
 from onegru.fusion.cells.algebra import Atom, Matrix
@@ -70,7 +70,7 @@ class _Substituted:
             result = add(result, term)
         return result
 
-    @answered_once("_known", lambda at, number: constant(0))  # atoms depend only on older atoms
+    @memoized("_known", if_circular=lambda at, number: constant(0))  # atoms depend only on older atoms
     def _atom(self, number: int) -> Polynomial:
         atom = self.algebra.atoms[number]
         return self.value(atom.view) if atom.kind == "value" else self._function(atom)

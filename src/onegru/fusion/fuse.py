@@ -51,8 +51,7 @@ def _fuse_body(graph: Graph, op: Op, body: Flow, location: str) -> None:
             return
         _fuse(Graph(body, graph.search))
         return
-    slices = {name: (item.name, item.axis, item.step, item.is_kept) for name, item in loop.slices.items()}
-    at = Expressions(body, graph.search.algebra, loop.indices, slices)
+    at = Expressions(body, graph.search.algebra, loop.indices, loop.slices)
     try:
         replace_loop(graph, loop, at, location)
     except MissError as error:

@@ -12,7 +12,7 @@ from onegru.dataflow.loops.loop import Carried, Collected, Loop
 from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import needed_values
 from onegru.dataflow.table import UnknownOpError
-from onegru.dataflow.view import View
+from onegru.dataflow.view import COLUMNS, ROWS, View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.layer import layer_cell
@@ -249,7 +249,7 @@ class _Whole:
         for earlier in path(self.at, view):
             if earlier.name in self.states:
                 Y, reverse = self.states[earlier.name]
-                return Sliced(View(Y, (0, "R", "F"), earlier.index), 0, 0, None, -1 if reverse else 1)
+                return Sliced(View(Y, (0, ROWS, COLUMNS), earlier.index), 0, 0, None, -1 if reverse else 1)
         found = in_loop(self.at, view, self.loop.count, turned)
         if found is not None:
             return found

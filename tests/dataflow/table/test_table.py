@@ -14,7 +14,7 @@ from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import OPERATORS, Call, Move, UnknownOpError, evaluate, operator_of
-from onegru.dataflow.view import View
+from onegru.dataflow.view import COLUMNS, View
 from tests.dataflow.table.test_values import CASES, Case, by_onnx, case
 
 RNG = np.random.default_rng(0)
@@ -267,7 +267,7 @@ def test_columns_come_from_where_a_view_says(given: Case) -> None:
             continue
         index = np.stack([item.ravel() for item in np.indices(value.shape)])
         try:
-            parts = call.operator.source(call, View(name, ("F",) * value.ndim, index))
+            parts = call.operator.source(call, View(name, (COLUMNS,) * value.ndim, index))
         except UnknownOpError:
             assert given[0] in ("Flatten", "Gather", "ReverseSequence")
             continue

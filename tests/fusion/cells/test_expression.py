@@ -10,7 +10,7 @@ import pytest
 from onegru.dataflow.operator import LoopIndex
 from onegru.dataflow.table import UnknownOpError
 from onegru.dataflow.table.cutting import backwards, reversed_axis
-from onegru.dataflow.view import View
+from onegru.dataflow.view import COLUMNS, ROWS, View
 from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.polynomial import Polynomial, same
@@ -73,12 +73,13 @@ def test_columns(name: str) -> None:
     one = found.polynomial(view)
     if name == "Concat":  # put together of parts
         parts = [
-            found.polynomial(View(moved, ("R", "F"), np.array([[place]]))) for place in range(len(columns))
+            found.polynomial(View(moved, (ROWS, COLUMNS), np.array([[place]])))
+            for place in range(len(columns))
         ]
-        wanted = [found.polynomial(View("x", ("R", "F"), np.array([[column]]))) for column in columns]
+        wanted = [found.polynomial(View("x", (ROWS, COLUMNS), np.array([[column]]))) for column in columns]
         assert all(same(a, b) for a, b in zip(parts, wanted, strict=True))
         return
-    assert same(one, found.polynomial(View("x", ("R", "F"), np.array([columns]))))
+    assert same(one, found.polynomial(View("x", (ROWS, COLUMNS), np.array([columns]))))
 
 
 def arithmetic(net: Net, kind: str) -> list[str]:
@@ -217,14 +218,14 @@ def test_indices_backwards() -> None:
     assert backwards(LoopIndex(1, 0), "T") == LoopIndex(-1, -1, "T")
     assert backwards(LoopIndex(-1, -1, "T"), "T") == LoopIndex(1, 0)
     with pytest.raises(UnknownOpError):
-        backwards("R", 5)
+        backwards(ROWS, 5)
 
 
 def test_sizes_that_do_not_broadcast_are_unknown() -> None:
     net = Net()
     net.input("x", 1, 6)
     net.input("y", 6, 4)
-    views, view = at(net), View("z", ("R", "F"), np.arange(6)[None])
-    assert views.input_view(view, "x", (2, 6)).roles == (0, "F")
+    views, view = at(net), View("z", (ROWS, COLUMNS), np.arange(6)[None])
+    assert views.input_view(view, "x", (2, 6)).roles == (0, COLUMNS)
     with pytest.raises(UnknownOpError):
         views.input_view(view, "y", (2, 6))

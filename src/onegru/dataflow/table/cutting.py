@@ -29,21 +29,21 @@ from onegru.dataflow.table.base import (
 )
 from onegru.dataflow.table.lookups import BY_INDEX, counted, looked_up
 from onegru.dataflow.table.moving import Moving
-from onegru.dataflow.view import Role, View
+from onegru.dataflow.view import COLUMNS, ROWS, Role, View
 
 
 def _cut_axis(view: View, axis: int, cut: tuple[int, int, int], size: Size) -> tuple[Role, Any]:
     """Return the role of an axis after a cut (first index, count, step), and its columns if it has any."""
     role, (start, count, step) = view.roles[axis], cut
     if start >= 0:
-        if role == "F":
-            return "F", start + step * view.index[view.row(axis)]
+        if role == COLUMNS:
+            return COLUMNS, start + step * view.index[view.index_row(axis)]
         if isinstance(role, int):
             return start + step * role, None
-        if role == "R" and count == 1:
+        if role == ROWS and count == 1:
             return start, None
-        if role == "R" and count == size and step == 1 and start == 0:
-            return "R", None
+        if role == ROWS and count == size and step == 1 and start == 0:
+            return ROWS, None
     raise UnknownOpError
 
 
@@ -75,7 +75,7 @@ class Turning(Moving):
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         axis = self.reverses(call)
-        if axis is None or view.roles[axis] in ("R", "F"):
+        if axis is None or view.roles[axis] in (ROWS, COLUMNS):
             raise UnknownOpError
         role = backwards(view.roles[axis], call.shape()[axis])
         return [(view.columns, view.replaced(call.op.inputs[0], {axis: role}, {}))]
@@ -219,10 +219,10 @@ class Slice(Turning):
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         name, shape, turned = call.op.inputs[0], call.shape(), self.reverses(call)
-        if turned is not None and view.roles[turned] not in ("R", "F"):
+        if turned is not None and view.roles[turned] not in (ROWS, COLUMNS):
             return super().source(call, view)
         if (single := self.index(call)) is not None:
-            if view.roles[single[0]] not in ("R", 0):
+            if view.roles[single[0]] not in (ROWS, 0):
                 raise UnknownOpError
             return [(view.columns, view.replaced(name, {single[0]: single[1]}, {}))]
         ranges = self.ranges(call)
@@ -297,13 +297,13 @@ class Gather(Turning):
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         turned = self.reverses(call)
-        if turned is not None and view.roles[turned] not in ("R", "F"):
+        if turned is not None and view.roles[turned] not in (ROWS, COLUMNS):
             return super().source(call, view)
         axis, rank, indices, (name, at) = call.axis(0), call.rank(1), call.constant(1), call.op.inputs[:2]
         before, size = view.roles[:axis], call.shape()[axis]
         if indices is None:
             role: Role | None = call.facts.indices.get(call.facts.resolve(at))
-            if role is None or rank > 1 or (rank == 1 and view.roles[axis] not in ("R", 0)):
+            if role is None or rank > 1 or (rank == 1 and view.roles[axis] not in (ROWS, 0)):
                 raise UnknownOpError
             return [(view.columns, View(name, (*before, role, *view.roles[axis + rank :]), view.index))]
         wrapped = np.where(indices < 0, indices + (size if isinstance(size, int) else 0), indices)
@@ -312,8 +312,8 @@ class Gather(Turning):
         if rank == 0:
             return [(view.columns, View(name, (*before, int(wrapped), *view.roles[axis:]), view.index))]
         indexed_role = view.roles[axis]
-        if indexed_role == "F":
-            columns = {axis: wrapped[view.index[view.row(axis)]]}
+        if indexed_role == COLUMNS:
+            columns = {axis: wrapped[view.index[view.index_row(axis)]]}
             return [(view.columns, view.replaced(name, {}, columns))]
         if isinstance(indexed_role, int) or len(wrapped) == 1:
             chosen = int(wrapped[indexed_role if isinstance(indexed_role, int) else 0])

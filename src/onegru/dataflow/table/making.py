@@ -25,7 +25,7 @@ from onegru.dataflow.table.base import (
 )
 from onegru.dataflow.table.moving import Moving
 from onegru.dataflow.table.pointwise import broadcast
-from onegru.dataflow.view import Role, View
+from onegru.dataflow.view import COLUMNS, Role, View
 
 
 class Repeating(Moving):
@@ -75,7 +75,7 @@ def broadcast_view(view: View, name: str, shape: Shape, output_shape: Shape) -> 
         if shape[axis - missing] == 1 and output_shape[axis] != 1:
             roles.append(0)
             continue
-        kept += [view.row(axis)] if role == "F" else []
+        kept += [view.index_row(axis)] if role == COLUMNS else []
         roles.append(role)
     return View(name, tuple(roles), view.index[kept])
 
@@ -110,12 +110,12 @@ class Tile(Repeating):
             role = roles[axis]
             if 1 in (count, size):
                 continue
-            if not isinstance(size, int) or not (isinstance(role, int) or role == "F"):
+            if not isinstance(size, int) or not (isinstance(role, int) or role == COLUMNS):
                 raise UnknownOpError
             if isinstance(role, int):
                 roles[axis] = role % size
             else:
-                index[view.row(axis)] %= size
+                index[view.index_row(axis)] %= size
         repeated = View(call.op.inputs[0], tuple(roles), index)
         return [(view.columns, broadcast_view(repeated, repeated.name, shape, whole))]
 

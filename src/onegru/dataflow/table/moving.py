@@ -28,7 +28,7 @@ from onegru.dataflow.table.base import (
     operator_of,
     register,
 )
-from onegru.dataflow.view import Role, View
+from onegru.dataflow.view import COLUMNS, ROWS, Role, View
 
 #: The input axis for each output axis; None for a new one of size 1.
 Axes = tuple[int | None, ...]
@@ -72,7 +72,7 @@ class AxisMove(Moving):
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         shape, axes = call.shape(), self.axes(call)
-        rows = [axis for to, axis in enumerate(axes) if axis is not None and view.roles[to] == "R"]
+        rows = [axis for to, axis in enumerate(axes) if axis is not None and view.roles[to] == ROWS]
         order = [axis for axis in rows if shape[axis] != 1]
         if order != sorted(order):
             raise UnknownOpError
@@ -81,8 +81,8 @@ class AxisMove(Moving):
         for to, axis in enumerate(axes):
             if axis is not None:
                 roles[axis] = view.roles[to]
-                if view.roles[to] == "F":
-                    columns[axis] = view.row(to)
+                if view.roles[to] == COLUMNS:
+                    columns[axis] = view.index_row(to)
         index = view.index[[columns[axis] for axis in sorted(columns)]]
         return [(view.columns, View(call.op.inputs[0], tuple(roles), index))]
 
@@ -245,9 +245,9 @@ class Reshape(Moving):
         source, target = call.shape(), call.facts.shape(call.op.outputs[0])
         if target is None:
             raise UnknownOpError
-        first = view.roles.index("F") if "F" in view.roles else len(view.roles)
+        first = view.roles.index(COLUMNS) if COLUMNS in view.roles else len(view.roles)
         fixed = [size for size in target[first:] if isinstance(size, int)]
-        if any(role != "F" for role in view.roles[first:]) or len(fixed) < len(target) - first:
+        if any(role != COLUMNS for role in view.roles[first:]) or len(fixed) < len(target) - first:
             raise UnknownOpError
         count, split, product = int(np.prod(fixed)), len(source), 1
         while split and product < count and isinstance(source[split - 1], int):
@@ -256,20 +256,20 @@ class Reshape(Moving):
         if product != count:
             raise UnknownOpError
         before, after, roles = source[:split], target[:first], view.roles[:first]
-        if all(role == "R" for role in roles):
-            inner: list[Role] = ["R"] * split
+        if all(role == ROWS for role in roles):
+            inner: list[Role] = [ROWS] * split
         else:  # indices are only followed through unchanged axes
-            kept = [(size, role) for size, role in zip(after, roles, strict=True) if size != 1 or role != "R"]
+            kept = [item for item in zip(after, roles, strict=True) if item != (1, ROWS)]
             wide = [size for size in before if size != 1]
             if [size for size, _ in kept if size != 1] != wide or any(size == 1 for size, _ in kept):
                 raise UnknownOpError
             passed = iter(role for _, role in kept)
-            inner = ["R" if size == 1 else next(passed) for size in before]
+            inner = [ROWS if size == 1 else next(passed) for size in before]
         none = np.zeros(view.width, np.int64)
         flat = np.ravel_multi_index(tuple(view.index), tuple(fixed)) if fixed else none
         wanted = [int(size) for size in source[split:]]
         index = np.stack(np.unravel_index(flat, wanted)) if wanted else np.zeros((0, view.width), np.int64)
-        return [(view.columns, View(call.op.inputs[0], (*inner, *["F"] * len(wanted)), index))]
+        return [(view.columns, View(call.op.inputs[0], (*inner, *[COLUMNS] * len(wanted)), index))]
 
     def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
         """Vectorize for output sizes with at most one dynamic size."""
@@ -324,9 +324,9 @@ class Concat(Moving):
             chosen = int(np.searchsorted(ends, role, "right"))
             start = int(ends[chosen - 1]) if chosen else 0
             return [(view.columns, view.replaced(names[chosen], {axis: role - start}, {}))]
-        if role != "F":
+        if role != COLUMNS:
             raise UnknownOpError
-        row = view.row(axis)
+        row = view.index_row(axis)
         owners = np.searchsorted(ends, view.index[row], "right")
         parts = []
         for chosen in np.unique(owners):

@@ -9,12 +9,13 @@ import numpy as np
 
 from onegru.core.activations import ACTIVATIONS, AS_OPERATORS, ActivationKind
 from onegru.core.dtypes import Array
-from onegru.dataflow.deep import answered_once
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.loops.loop import Slices
+from onegru.dataflow.memoized import memoized
 from onegru.dataflow.operator import LoopIndex, Op
 from onegru.dataflow.table import OPERATORS, UnknownOpError
 from onegru.dataflow.table.products import activation_numbers, einsum_terms
-from onegru.dataflow.view import View
+from onegru.dataflow.view import COLUMNS, ROWS, View
 from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.polynomial import Polynomial, add, constant, same, scale
 from onegru.fusion.cells.products import Products
@@ -29,7 +30,7 @@ class Expressions(Products):
         flow: Flow,
         algebra: Algebra,
         indices: Mapping[str, LoopIndex] | None = None,
-        slices: Mapping[str, tuple[str, int, int, bool]] | None = None,
+        slices: Mapping[str, Slices] | None = None,
     ) -> None:
         super().__init__(flow, algebra, indices, slices)
         self._known: dict[Hashable, Polynomial] = {}
@@ -55,7 +56,7 @@ class Expressions(Products):
         view = View(self.resolve(view.name), view.roles, view.index)
         return self._find(view.key if len(view.index) else (*view.key, view.width), view)
 
-    @answered_once("_known", lambda at, key, view: at.atom(view))
+    @memoized("_known", if_circular=lambda at, key, view: at.atom(view))
     def _find(self, key: Hashable, view: View) -> Polynomial:
         if view.name in self.boundaries:
             return self.atom(view)
@@ -77,7 +78,7 @@ class Expressions(Products):
             return self.atom(view)
         found = array[tuple(role if isinstance(role, int) else slice(None) for role in view.roles)]
         kept = [role for role in view.roles if not isinstance(role, int)]
-        rows, columns = ([axis for axis, role in enumerate(kept) if role == kind] for kind in "RF")
+        rows, columns = ([axis for axis, role in enumerate(kept) if role == kind] for kind in (ROWS, COLUMNS))
         found = found.transpose(rows + columns).astype(np.float64)
         sizes = found.shape[len(rows) :]
         flat = found.reshape(-1, int(np.prod(sizes)))

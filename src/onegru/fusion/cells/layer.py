@@ -10,7 +10,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.spec import attention_of
 from onegru.dataflow.operator import Op
-from onegru.dataflow.view import View
+from onegru.dataflow.view import COLUMNS, ROWS, View
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.nodes.sources import path
@@ -46,7 +46,7 @@ def _cell_of(at: Expressions, op: Op) -> Cell | None:
     if operator.attention:
         if (shape := at.flow.shape(inputs.get("A", ""))) is None or len(shape) != 2 or shape[1] != 1:
             return None
-        attention = View(inputs["A"], ("R", 0), np.zeros((0, spec.hidden_size), np.int64))
+        attention = View(inputs["A"], (ROWS, 0), np.zeros((0, spec.hidden_size), np.int64))
     W, R, B = (array[0].astype(np.float64) for array in (weights.W, weights.R, weights.B))
     return Cell(
         output=op.outputs[0],
@@ -72,8 +72,8 @@ def _is_row(at: Expressions, view: View, width: int) -> bool:
     if shape is None or shape[-1:] != (width,) or len(view.index) != 1:
         return False
     rows = zip(view.roles[:-1], shape, strict=False)
-    are_all = all(role == "R" or (role == 0 and size == 1) for role, size in rows)
-    return are_all and view.roles[-1] == "F" and np.array_equal(view.index[0], np.arange(width))
+    are_all = all(role == ROWS or (role == 0 and size == 1) for role, size in rows)
+    return are_all and view.roles[-1] == COLUMNS and np.array_equal(view.index[0], np.arange(width))
 
 
 def _lowered(at: Expressions, op: Op, names: list[str]) -> Lowered | None:

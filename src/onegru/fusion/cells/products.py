@@ -11,9 +11,10 @@ import numpy as np
 from onegru.core.dtypes import Array, contiguous
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.loops.loop import Slices
 from onegru.dataflow.operator import LoopIndex, Op, Size
 from onegru.dataflow.table import Call, Elements, UnknownOpError, movers, operator_of
-from onegru.dataflow.view import Role, View
+from onegru.dataflow.view import COLUMNS, ROWS, Role, View
 from onegru.fusion.cells.algebra import Algebra, Matrix
 from onegru.fusion.cells.polynomial import Polynomial, add, constant, scale
 from onegru.fusion.cells.views import Views
@@ -32,7 +33,7 @@ class Products(Views):
         flow: Flow,
         algebra: Algebra,
         indices: Mapping[str, LoopIndex] | None = None,
-        slices: Mapping[str, tuple[str, int, int, bool]] | None = None,
+        slices: Mapping[str, Slices] | None = None,
     ) -> None:
         super().__init__(flow, indices, slices)
         self.algebra = algebra
@@ -89,8 +90,8 @@ class Products(Views):
     def _moved_from(self, flow: Flow, name: str, axis: int) -> tuple[str | None, int]:
         """Return the value and axis that determine an axis's size; None if there is no single value."""
         if name in self.slices:
-            source, cut, _, is_kept = self.slices[name]
-            return source, axis + (axis >= cut and not is_kept)
+            source = self.slices[name]
+            return source.name, axis + (axis >= source.axis and not source.is_kept)
         op = flow.producers.get(name)
         if op is None or op.kind not in _KEEPING:
             return flow.aliases.get(name), axis
@@ -149,7 +150,7 @@ class Products(Views):
         if count * view.width > array.size:
             raise UnknownOpError
         grid = np.stack([item.ravel() for item in np.indices(sizes)]) if sizes else np.zeros((0, 1), int)
-        value_roles: list[Role] = ["F" if letter in summed else roles[letter] for letter in value_letters]
+        value_roles: list[Role] = [COLUMNS if letter in summed else roles[letter] for letter in value_letters]
         order = [summed.index(letter) for letter in value_letters if letter in summed]
         operand = View(value, tuple(value_roles), grid[order])
         shape = self.shape(value)
@@ -202,17 +203,17 @@ class Products(Views):
     def of_rows(self, op: Op, view: View) -> Polynomial:
         """Return a view of matmuls between a Reshape that merges batch axes and `op`, which splits them."""
         shape, width = self.shape(op.outputs[0]), self.shape(op.inputs[0])[1:]
-        if shape[-1:] != width or view.roles[-1] != "F" or "F" in view.roles[:-1]:
+        if shape[-1:] != width or view.roles[-1] != COLUMNS or COLUMNS in view.roles[:-1]:
             raise UnknownOpError
         result = constant(0)
-        for monomial, item in self.polynomial(View(op.inputs[0], ("R", "F"), view.index)).terms.items():
+        for monomial, item in self.polynomial(View(op.inputs[0], (ROWS, COLUMNS), view.index)).terms.items():
             atom = self.algebra.atoms[monomial[0]] if monomial else None
             if atom is None:
                 result = add(result, Polynomial({(): item}))
                 continue
             name = self.flow.resolve(atom.view.name) if atom.kind == "dot" and atom.view else ""
             before = self.flow.producer(name) if name and len(monomial) == 1 else None
-            if before is None or before.kind != "Reshape" or atom.view.roles != ("R", "F"):
+            if before is None or before.kind != "Reshape" or atom.view.roles != (ROWS, COLUMNS):
                 raise UnknownOpError
             source = self.shape(before.inputs[0])
             same = [a == b and isinstance(a, int) for a, b in zip(source, shape, strict=False)][:-1]
@@ -236,7 +237,7 @@ class Products(Views):
 
     def _rows_of(self, view: View) -> list[Size]:
         sizes = zip(self.shape(view.name), view.roles, strict=True)
-        return [size for size, role in sizes if role == "R" and size != 1]
+        return [size for size, role in sizes if role == ROWS and size != 1]
 
     def _pieces(self, view: View) -> list[tuple[Array, View]]:
         """Return the values that a row is concatenated from, with the columns of each."""
@@ -284,14 +285,14 @@ def _fixed_indices(view: View, roles: Mapping[str, Role], shape: Mapping[str, in
     """Return the index of each column of a product, along the axes that it shares with a constant."""
     columns, fixed = iter(view.index), dict[str, Array]()
     for letter, role in roles.items():
-        if role == "F":
+        if role == COLUMNS:
             if letter not in shape:
                 raise UnknownOpError
             fixed[letter] = next(columns)
         elif letter in shape:
-            if (role == "R" and shape[letter] != 1) or isinstance(role, LoopIndex):
+            if (role == ROWS and shape[letter] != 1) or isinstance(role, LoopIndex):
                 raise UnknownOpError
-            fixed[letter] = np.full(view.width, 0 if role == "R" else role)
+            fixed[letter] = np.full(view.width, 0 if role == ROWS else role)
     return fixed
 
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.loops.loop import Slices
 from onegru.dataflow.operator import LoopIndex, Op, Shape
 from onegru.dataflow.table import Call, UnknownOpError, operator_of
 from onegru.dataflow.table.making import broadcast_view
-from onegru.dataflow.view import View
+from onegru.dataflow.view import COLUMNS, ROWS, View
 
 _MOST_COLUMNS = 2**18
 
@@ -21,7 +22,7 @@ def whole_view(flow: Flow, name: str) -> View | None:
     shape = flow.shape(name)
     if not shape or not isinstance(shape[-1], int) or shape[-1] > _MOST_COLUMNS:
         return None
-    return View(name, ("R",) * (len(shape) - 1) + ("F",), np.arange(shape[-1])[None])
+    return View(name, (ROWS,) * (len(shape) - 1) + (COLUMNS,), np.arange(shape[-1])[None])
 
 
 class Views:
@@ -31,7 +32,7 @@ class Views:
         self,
         flow: Flow,
         indices: Mapping[str, LoopIndex] | None = None,
-        slices: Mapping[str, tuple[str, int, int, bool]] | None = None,
+        slices: Mapping[str, Slices] | None = None,
     ) -> None:
         self.flow = flow
         self.indices = dict(indices or {})
@@ -42,11 +43,11 @@ class Views:
         return whole_view(self.flow, name)
 
     def slice_of(self, view: View) -> View:
-        """Return the view of the sliced value."""
-        name, axis, step, is_kept = self.slices[view.name]
-        index = LoopIndex(1, 0) if step > 0 else LoopIndex(-1, -1, -1)
-        after = view.roles[axis + 1 if is_kept else axis :]
-        return View(name, (*view.roles[:axis], index, *after), view.index)
+        """Return the view of the value outside the loop that an iteration reads a slice of."""
+        source = self.slices[view.name]
+        index = LoopIndex(1, 0) if source.step > 0 else LoopIndex(-1, -1, -1)
+        after = view.roles[source.axis + source.is_kept :]
+        return View(source.name, (*view.roles[: source.axis], index, *after), view.index)
 
     def through(self, op: Op, view: View) -> list[tuple[Array, View]] | None:
         """Return the sources of columns as (columns, view) pairs; None if the operator does not only move."""

@@ -12,12 +12,13 @@ from onegru.core.dtypes import Array
 from onegru.dataflow.build import Builder
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import EVERY_OPSET, LoopIndex, Shape, Size
-from onegru.dataflow.view import View
+from onegru.dataflow.view import COLUMNS, ROWS, STEPS, View
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.nodes.sources import Sliced, Source
 
 #: The first opsets with these operators, including integers and broadcasting.
 _SINCE = {"Expand": 8, "Max": 8, "Min": 8, "Less": 9, "Where": 9, "Range": 11}
+_ORDER = (STEPS, ROWS, COLUMNS)  # of the axes of a node's inputs
 
 
 class Emitter(Builder):
@@ -84,9 +85,10 @@ class Emitter(Builder):
     def rows(self, view: View, what: str, time: int | None = None) -> str:
         """Return a view as [rows, columns], or [time, rows, columns]."""
         value, roles, index = view.name, list(view.roles), view.index
-        for axis in [axis for axis, size in enumerate(self.shape(value)) if size == 1 and roles[axis] == "F"]:
-            if roles.count("F") > 1:  # the other axes identify the columns
-                index, roles[axis] = np.delete(index, roles[:axis].count("F"), 0), 0
+        shape = self.shape(value)
+        for axis in [axis for axis, role in enumerate(roles) if role == COLUMNS and shape[axis] == 1]:
+            if roles.count(COLUMNS) > 1:  # the other axes identify the columns
+                index, roles[axis] = np.delete(index, roles[:axis].count(COLUMNS), 0), 0
         for axis in reversed(range(len(roles))):
             role = roles[axis]
             if isinstance(role, LoopIndex) and axis != time:
@@ -98,19 +100,19 @@ class Emitter(Builder):
                 del roles[axis]
                 time = time - 1 if time is not None and axis < time else time
         if time is not None:
-            roles[time] = "T"
+            roles[time] = STEPS
         shape = self.shape(value)
-        order = [axis for kind in "TRF" for axis in range(len(roles)) if roles[axis] == kind]
-        kept = [axis for axis in order if not (roles[axis] == "R" and shape[axis] == 1)]
+        order = [axis for kind in _ORDER for axis in range(len(roles)) if roles[axis] == kind]
+        kept = [axis for axis in order if not (roles[axis] == ROWS and shape[axis] == 1)]
         # A Reshape cannot also have a dynamic number of steps.
-        is_open = time is not None and isinstance(shape[roles.index("T")], str)
+        is_open = time is not None and isinstance(shape[roles.index(STEPS)], str)
         if kept != sorted(kept) or (is_open and order != sorted(order)):
             value = self.transpose(value, order, what)
             roles, shape = [roles[axis] for axis in order], self.shape(value)
-        counts = [roles.count(kind) for kind in ("T", "R", "F")]
-        sizes = [size for size, role in zip(shape, roles, strict=True) if role == "F"]
+        counts = list(map(roles.count, _ORDER))
+        sizes = [size for size, role in zip(shape, roles, strict=True) if role == COLUMNS]
         width = int(np.prod([int(size) for size in sizes]))
-        wanted = [role for kind in "TRF"[0 if time is not None else 1 :] for role in kind]
+        wanted = list(_ORDER if time is not None else _ORDER[1:])
         if roles != wanted:
             value = self._flat(value, roles, counts, width, what)
         columns = (
@@ -137,14 +139,14 @@ class Emitter(Builder):
         """Reshape to [time,] one axis of rows and one axis of columns."""
         shape = self.shape(value)
         times, rows, columns = counts
-        if rows <= 1 and columns <= 1 and roles == sorted(roles, key="TRF".index):
+        if rows <= 1 and columns <= 1 and roles == sorted(roles, key=_ORDER.index):
             missing = [times] if not rows else []
             missing += [times + 1] if not columns else []
             return self.unsqueeze(value, missing, what)
-        fixed = [size for size, role in zip(shape, roles, strict=True) if role == "R"]
+        fixed = [size for size, role in zip(shape, roles, strict=True) if role == ROWS]
         many = [size for size in fixed if size != 1]
-        if len(many) == 1 and columns == 1 and roles == sorted(roles, key="TRF".index):
-            axes = [axis for axis, role in enumerate(roles) if role == "R" and shape[axis] == 1]
+        if len(many) == 1 and columns == 1 and roles == sorted(roles, key=_ORDER.index):
+            axes = [axis for axis, role in enumerate(roles) if role == ROWS and shape[axis] == 1]
             return self.squeeze(value, axes, what)
         count: Size = -1
         known: list[int] = [size for size in fixed if isinstance(size, int)]
@@ -152,15 +154,15 @@ class Emitter(Builder):
             count = int(np.prod(known))
         lead: list[Size] = []
         if times:
-            steps = shape[roles.index("T")]
-            if isinstance(steps, str) and count == -1 and roles[:2] == ["T", "R"] and rows == 1:
+            steps = shape[roles.index(STEPS)]
+            if isinstance(steps, str) and count == -1 and roles[:2] == [STEPS, ROWS] and rows == 1:
                 count = 0  # keep this axis
-            if isinstance(steps, str) and (count == -1 or roles.index("T") != 0):
+            if isinstance(steps, str) and (count == -1 or roles.index(STEPS) != 0):
                 raise MissError("its input has several batch axes, and a dynamic number of steps")
             lead = [0 if isinstance(steps, str) else steps]
         target = [*lead, count, width]
         rows_name: Size = fixed[0] if count == 0 else count if count != -1 else f"{value}#rows"
-        steps_of = [size for size, role in zip(shape, roles, strict=True) if role == "T"]
+        steps_of = [size for size, role in zip(shape, roles, strict=True) if role == STEPS]
         result = (*steps_of, rows_name, width)
         numbers = [size for size in target if isinstance(size, int)]
         return self.op("Reshape", [value, self.ints(*numbers)], what, result)

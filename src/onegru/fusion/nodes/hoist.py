@@ -57,7 +57,7 @@ class Hoist:
         """Return a value of the body, computed outside."""
         name = self.body.resolve(name)
         waiting, asked = [name], {name}
-        while waiting:  # inputs first; `answered_once` would add some operators twice
+        while waiting:  # inputs first; `memoized` would add some operators twice
             last = waiting[-1]
             before = self._before(last)
             if before in asked:

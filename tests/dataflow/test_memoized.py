@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from onegru.dataflow.deep import answered_once
+from onegru.dataflow.memoized import memoized
 
 DEEP = 20_000
 
@@ -19,26 +19,26 @@ class Numbers:
         self.even: dict[int, bool] = {}
         self.calls = 0
 
-    @answered_once("sums")
+    @memoized("sums")
     def sum(self, number: int) -> int:
         self.calls += 1
         if number == 0:
             return 0
         return number + self.sum(number - 1) + 0 * self.sum(number // 2)
 
-    @answered_once("odd")
+    @memoized("odd")
     def is_odd(self, number: int) -> bool:
         return number > 0 and self.is_even(number - 1)
 
-    @answered_once("even")
+    @memoized("even")
     def is_even(self, number: int) -> bool:
         return number == 0 or self.is_odd(number - 1)
 
-    @answered_once("rounds", lambda owner, number: f"circle at {number}")
+    @memoized("rounds", if_circular=lambda owner, number: f"circle at {number}")
     def round(self, number: int) -> str:
         return self.round((number + 1) % DEEP)
 
-    @answered_once("sums")
+    @memoized("sums")
     def failing(self, number: int) -> int:
         if number == 0:
             raise ValueError("at the bottom")
