@@ -10,6 +10,7 @@ import numpy as np
 from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import needed_values
 from onegru.dataflow.view import COLUMNS, ROWS, View
+from onegru.fusion.cells import blend
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.masks import is_new_state, zeroed_state
 from onegru.fusion.cells.match import find_cell
@@ -19,7 +20,7 @@ from onegru.fusion.graph import Graph
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.lengths import lengths_of
 from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
-from onegru.fusion.nodes.sources import Sliced, Source, before, over_time
+from onegru.fusion.nodes.sources import Sliced, Source, source_of_steps, step_before
 
 
 def replace_cells(graph: Graph) -> dict[str, str]:
@@ -33,13 +34,13 @@ def replace_cells(graph: Graph) -> dict[str, str]:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Found:
+class _FoundCell:
     """A cell in a graph."""
 
     cell: Cell  # the cell
-    ops: list[Op]  # the operators between its state and its new state, which the node replaces
-    zeroed: list[str]  # values that are its new state, or zero for masked steps
-    twin: str = ""  # another value equal to its new state, as Keras also passes on its output; "" for none
+    ops: list[Op]  # the operators that the node replaces, from its state to its new state
+    zeroed: list[str]  # values that are its new state, or zero for mrequested steps
+    duplicate: str = ""  # a second value equal to its new state, as Keras passes on its output; "" for none
 
 
 class _Cells:
@@ -48,15 +49,15 @@ class _Cells:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
 
-    def find(self) -> tuple[dict[str, _Found], dict[str, str]]:
+    def find(self) -> tuple[dict[str, _FoundCell], dict[str, str]]:
         """Return the cells, by output, and why other candidates do not match."""
-        found: dict[str, _Found] = {}
+        found: dict[str, _FoundCell] = {}
         misses: dict[str, str] = {}
         needed = needed_values(self.graph.flow)
         for op in self.graph.flow.ops:
             self.graph.search.count_visited()
             name = next(filter(None, op.outputs), "")
-            if name not in needed or name in self.graph.at.twins:
+            if name not in needed or name in self.graph.exprs.duplicates:
                 continue
             with self.graph.search.guarded(name):
                 try:
@@ -69,32 +70,32 @@ class _Cells:
             for name in {name for op in item.ops for name in op.outputs} - {output}:
                 found.pop(name, None)
         for output, item in list(found.items()):
-            if reason := self._looked_into(item.ops, {output, *item.zeroed, item.twin}):
+            if reason := self._inner_use(item.ops, {output, *item.zeroed, item.duplicate}):
                 misses[output] = reason
                 del found[output]
         inside = {name for item in found.values() for op in item.ops for name in op.outputs}
         return found, {name: reason for name, reason in misses.items() if name not in inside}
 
-    def _find(self, op: Op, name: str) -> _Found | None:
+    def _find(self, op: Op, name: str) -> _FoundCell | None:
         """Return the cell with output `name`; None if no cell is recognizable there."""
-        cell = find_cell(self.graph.at, name) if self._may_blend(op) else None
+        cell = find_cell(self.graph.exprs, name) if self._may_be_last(op) else None
         if cell is None:
             return None
-        if reason := self._why_not(cell):
+        if reason := self._why_no_node(cell):
             raise MissError(reason)
-        ops = self._region(cell)
-        twin = self._add_twin(cell, ops)
-        return _Found(cell, ops, self._zeroed(cell, ops), twin)
+        ops = self._ops_of(cell)
+        duplicate = self._add_duplicate(cell, ops)
+        return _FoundCell(cell, ops, self._add_zeroed(cell, ops), duplicate)
 
-    def _why_not(self, cell: Cell) -> str:
+    def _why_no_node(self, cell: Cell) -> str:
         """Return why a cell does not become a node; empty if it does."""
-        if cell.lacks_products and not is_zero(self.graph.flow, cell.state.name):
+        if cell.has_zero_R and not is_zero(self.graph.flow, cell.state.name):
             return "it does not multiply its state with constant weights"
         return self.graph.search.allows(cell)
 
-    def _may_blend(self, op: Op) -> bool:
+    def _may_be_last(self, op: Op) -> bool:
         """Whether an operator may be the last of a cell."""
-        if op.kind not in ("Add", "Sub", "Sum", "Where") or len(op.outputs) != 1:
+        if op.kind not in blend.SUMS or len(op.outputs) != 1:
             return False
         flow, name, inputs = self.graph.flow, op.outputs[0], list(filter(None, op.inputs))
         if flow.resolve(name) != name:
@@ -102,30 +103,29 @@ class _Cells:
         if name not in flow.outputs and all(other.kind == "Shape" for other in flow.consumers[name]):
             return False  # only its shape counts
         if op.kind != "Where" and any(flow.constant(item) is not None for item in inputs):
-            return False  # a blend has no constants
+            return False  # the sum of a cell has no constants
         producers = [flow.producer(flow.resolve(item)) for item in inputs]
         kinds = {"" if producer is None else producer.kind for producer in producers}
-        return op.kind == "Where" or bool(kinds & {"Mul", "Div"})
+        return op.kind == "Where" or not kinds.isdisjoint(blend.SUMMANDS)
 
-    def _region(self, cell: Cell) -> list[Op]:
+    def _ops_of(self, cell: Cell) -> list[Op]:
         """Return the operators from a cell's state to its new state, in order."""
         flow = self.graph.flow
-        views = [cell.state, *cell.inputs, *(mask.view for mask in cell.masks)]
-        views += [cell.attention] if cell.attention else []
-        leaves = {self.graph.at.resolve(view.name) for view in views}
-        state = self.graph.at.resolve(cell.state.name)
-        depends: dict[str, bool] = {}
+        views = [cell.state, *cell.step_inputs, *(mask.view for mask in cell.masks)]
+        given = {self.graph.exprs.resolve(view.name) for view in views}
+        state = self.graph.exprs.resolve(cell.state.name)
+        depends: dict[str, bool] = {}  # whether each visited value depends on the state
         ops: dict[int, Op] = {}
-        waiting: list[tuple[str, bool]] = [(cell.output, False)]
+        waiting: list[tuple[str, bool]] = [(cell.output, False)]  # with whether its inputs were visited
         while waiting:
-            name, is_done = waiting.pop()
-            if name in depends and not is_done:
+            name, has_inputs = waiting.pop()
+            if name in depends and not has_inputs:
                 continue
-            base = self.graph.at.resolve(name)
+            base = self.graph.exprs.resolve(name)
             op = flow.producers.get(name)
-            if (name != cell.output and base in leaves) or op is None or flow.constant(name) is not None:
+            if (name != cell.output and base in given) or op is None or flow.constant(name) is not None:
                 depends[name] = base == state and name != cell.output
-            elif not is_done:
+            elif not has_inputs:
                 depends[name] = False
                 waiting.append((name, True))
                 waiting += [(item, False) for item in op.inputs if item]
@@ -134,51 +134,51 @@ class _Cells:
                 ops[id(op)] = op
         return sorted(ops.values(), key=flow.position)
 
-    def _zeroed(self, cell: Cell, ops: list[Op]) -> list[str]:
-        """Return values that are the new state or zero for masked steps; add their operators to `ops`."""
+    def _add_zeroed(self, cell: Cell, ops: list[Op]) -> list[str]:
+        """Return values that are the new state or zero for mrequested steps; add their operators to `ops`."""
         if not cell.masks:
             return []
-        wanted = zeroed_state(self.graph.at, cell)
+        wanted = zeroed_state(self.graph.exprs, cell)
         found: list[str] = []
         known = set(map(id, ops))
         waiting = list(ops)
         while wanted is not None and waiting:
             for consumer in self._consumers(waiting.pop()):
-                if id(consumer) in known or consumer.kind not in ("Where", "Mul", "Add"):
+                if id(consumer) in known or consumer.kind not in (*blend.MASKING, blend.PRODUCT):
                     continue
-                result = self.graph.at.of(consumer.outputs[0])
-                if result is not None and same(result[1], wanted):
+                result = self.graph.exprs.definition(consumer.outputs[0])
+                if result is not None and same(result, wanted):
                     known.add(id(consumer))
                     waiting.append(consumer)
                     ops.append(consumer)
                     found.append(consumer.outputs[0])
         return found
 
-    def _add_twin(self, cell: Cell, ops: list[Op]) -> str:
+    def _add_duplicate(self, cell: Cell, ops: list[Op]) -> str:
         """Find another value equal to the new state, for use in later steps; add its operators to `ops`."""
-        at, known = self.graph.at, set(map(id, ops))
-        near = [other for op in ops for other in self._consumers(op)] if cell.masks else []
-        near += [other for op in near if op.kind == "Mul" for other in self._consumers(op)]
-        for last in near:
-            if id(last) in known or last.kind not in ("Where", "Add"):
+        exprs, known = self.graph.exprs, set(map(id, ops))
+        nearby = [other for op in ops for other in self._consumers(op)] if cell.masks else []
+        nearby += [other for op in nearby if op.kind == blend.PRODUCT for other in self._consumers(op)]
+        for last in nearby:
+            if id(last) in known or last.kind not in blend.MASKING:
                 continue
-            if is_new_state(at, cell, last.outputs[0]):
-                equal_values = at.twins.keys() | {name for op in ops for name in op.outputs}
-                made = [self.graph.flow.producers.get(name) for name in last.inputs]
+            if is_new_state(exprs, cell, last.outputs[0]):
+                copies = exprs.duplicates.keys() | {name for op in ops for name in op.outputs}
+                producers = [self.graph.flow.producers.get(name) for name in last.inputs]
                 ops += [
-                    op for op in made if op and id(op) not in known and not equal_values.isdisjoint(op.inputs)
+                    op for op in producers if op and id(op) not in known and not copies.isdisjoint(op.inputs)
                 ]
                 ops.append(last)
-                at.twins[last.outputs[0]] = cell.output
-                at.boundaries.add(cell.output)  # matmuls may use it by the other name
+                exprs.duplicates[last.outputs[0]] = cell.output
+                exprs.boundaries.add(cell.output)  # matmuls may use it by the other name
                 return last.outputs[0]
         return ""
 
     def _consumers(self, op: Op) -> list[Op]:
         return [other for name in op.outputs for other in self.graph.flow.consumers.get(name, ())]
 
-    def _looked_into(self, ops: list[Op], outputs: set[str]) -> str:
-        """Return which inner value of a cell is used elsewhere; "" if none."""
+    def _inner_use(self, ops: list[Op], outputs: set[str]) -> str:
+        """Return the use of an inner value of a cell outside the cell, for messages; "" for no use."""
         inner = set(map(id, ops))
         for op in ops:
             for name in op.outputs:
@@ -194,7 +194,7 @@ class _Cells:
 
     # Chains
 
-    def chains(self, found: dict[str, _Found]) -> list[list[str]]:
+    def chains(self, found: dict[str, _FoundCell]) -> list[list[str]]:
         """Return chains of cells, by output; each cell uses the state of the cell before."""
         followers: dict[str, list[str]] = {}
         for output, item in found.items():
@@ -224,7 +224,7 @@ class _Cells:
             chains.append(chain)
         return self._independent(chains, found)
 
-    def _independent(self, chains: list[list[str]], found: dict[str, _Found]) -> list[list[str]]:
+    def _independent(self, chains: list[list[str]], found: dict[str, _FoundCell]) -> list[list[str]]:
         """Split the chains with inputs that depend on their own states into single cells."""
         bits = {name: 1 << number for number, chain in enumerate(chains) if len(chain) > 1 for name in chain}
         upstream: dict[str, int] = {}
@@ -239,50 +239,49 @@ class _Cells:
         for chain in chains:
             bit = bits.get(chain[0], 0)
             cells = [found[output].cell for output in chain]
-            views = [view for cell in cells for view in (*cell.inputs, cell.attention) if view]
+            views = [view for cell in cells for view in cell.step_inputs]
             views += [mask.view for cell in cells for mask in cell.masks]
             apart = any(upstream.get(view.name, 0) & bit for view in views)
             result += [[output] for output in chain] if apart else [chain]
         return result
 
-    def replace(self, chain: list[_Found]) -> None:
+    def replace(self, chain: list[_FoundCell]) -> None:
         """Replace a chain of cells if the numeric check passes."""
         longer = self._with_step_from_zero(chain)
         if longer is None or not self._try(longer):
             self._try(chain)
 
-    def _try(self, chain: list[_Found]) -> bool:
+    def _try(self, chain: list[_FoundCell]) -> bool:
         """Replace a chain; return whether it was possible."""
         first, last = chain[0].cell, chain[-1].cell
         removed = [op for item in chain for op in item.ops]
         emitter = self.graph.emitter(last.output, self.graph.dtype_of(last))
         with self.graph.search.guarded(last.output):
-            change = _Chain(self.graph, emitter, chain, removed)
-            if not change.is_used:
+            node = _NodeOfChain(self.graph, emitter, chain, removed)
+            if not node.is_used:
                 return True
-            width = change.emit()
+            width = node.emit()
             check = self.graph.check_numerically(emitter, last.output)
             if check is None:
                 return False
-            if change.Y:
-                self.graph.made.stacks[tuple(change.order)] = change.Y
+            if node.Y:
+                self.graph.new_ops.stacks[tuple(node.states)] = node.Y
             form = "chain" if len(chain) > 1 else "cell"
             steps, nodes = len(chain), len(removed)
-            self.graph.note(first, last.output, form, steps, nodes, change.reverse, width, check)
+            self.graph.note(first, last.output, form, steps, nodes, node.reverse, width, check)
             return True
         return False
 
-    def _with_step_from_zero(self, chain: list[_Found]) -> list[_Found] | None:
+    def _with_step_from_zero(self, chain: list[_FoundCell]) -> list[_FoundCell] | None:
         """Add an earlier step that an exporter computed from zeros; None if there is none."""
         first, second = chain[0].cell, chain[1].cell if len(chain) > 1 else None
         state = self.graph.flow.resolve(first.state.name)
         op = self.graph.flow.producers.get(state)
-        if second is None or first.masks or op is None or op.kind not in ("Add", "Sub", "Mul"):
+        if second is None or first.masks or op is None or op.kind not in blend.SUMS_FROM_ZERO:
             return None
-        views = [*first.inputs, *([first.attention] if first.attention else [])]
-        others = [*second.inputs, *([second.attention] if second.attention else [])]
-        earlier = [view for pair in zip(views, others, strict=True) if (view := before(self.graph.at, pair))]
-        if len(earlier) < len(views) or not is_step_from_zero(self.graph.at, state, first, second):
+        pairs = list(zip(first.step_inputs, second.step_inputs, strict=True))
+        earlier = [view for pair in pairs if (view := step_before(self.graph.exprs, pair))]
+        if len(earlier) < len(pairs) or not is_step_from_zero(self.graph.exprs, state, first, second):
             return None
         zero = f"{state}/zero"
         self.graph.flow.add_constant(zero, np.zeros((1, first.hidden_size)))
@@ -294,69 +293,67 @@ class _Cells:
             inputs=tuple(earlier[: len(first.inputs)]),
             attention=earlier[-1] if first.attention else None,
         )
-        return [_Found(start, [], []), *chain]
+        return [_FoundCell(start, [], []), *chain]
 
 
-class _Chain:
+class _NodeOfChain:
     """A chain of cells that becomes one node."""
 
-    def __init__(self, graph: Graph, emitter: Emitter, chain: list[_Found], removed: list[Op]) -> None:
+    def __init__(self, graph: Graph, emitter: Emitter, chain: list[_FoundCell], removed: list[Op]) -> None:
         self.graph = graph
         self.emitter = emitter
         self.chain = chain
         self.cells = [item.cell for item in chain]
-        self.inner = set(map(id, removed))
+        self.removed = set(map(id, removed))
         self.inputs = [
             self._source([cell.inputs[n] for cell in self.cells]) for n in range(len(self.cells[0].inputs))
         ]
         self.reverse = next((item.step for item in self.inputs if isinstance(item, Sliced)), 1) < 0
-        self.outputs = [cell.output for cell in self.cells]
-        self.order = self.outputs[::-1] if self.reverse else self.outputs
-        zeroed = [item.zeroed[-1] if item.zeroed else "" for item in chain]
-        self.zeroed = zeroed[::-1] if self.reverse else zeroed
-        self.states = self._used(self.order)
-        twins = [item.twin for item in chain]
-        self.twins = twins[::-1] if self.reverse else twins
-        self.doubles = self._used(list(filter(None, self.twins)))
-        self.zeros = self._used(self.zeroed) if all(self.zeroed) else _Used([], [])
+        in_time = slice(None, None, -1 if self.reverse else 1)
+        self.states = [cell.output for cell in self.cells][in_time]
+        self.duplicates = [item.duplicate for item in chain][in_time]
+        self.zeroed = [item.zeroed[-1] if item.zeroed else "" for item in chain][in_time]
+        self.state_users = self._users(self.states)
+        self.duplicate_users = self._users(list(filter(None, self.duplicates)))
+        self.zeroed_users = self._users(self.zeroed) if all(self.zeroed) else _Users([], [])
         for item in chain:
             if any(self._is_used_outside(name, set()) for name in item.zeroed[:-1]):
                 raise MissError("its states are zeroed in several ways")
-        self.is_used = bool(self.states or self.zeros or self.doubles)
+        self.is_used = bool(self.state_users or self.zeroed_users or self.duplicate_users)
         self.Y = ""
 
     def _source(self, views: Sequence[View]) -> Source:
-        return over_time(self.graph.at, views)
+        return source_of_steps(self.graph.exprs, views)
 
-    def _used(self, order: list[str]) -> _Used:
-        """Return the users of the states: stacks of all states, and users of single states."""
+    def _users(self, order: list[str]) -> _Users:
+        """Return the operators that stack all states, and the states that other operators use."""
         stacks = self._stacks_of(order)
-        within = {id(op) for op, ops in stacks for op in (op, *ops)}
-        return _Used(
-            [op for op, _ in stacks], [name for name in order if self._is_used_outside(name, within)]
+        stacking = {id(op) for op, ops in stacks for op in (op, *ops)}
+        return _Users(
+            [op for op, _ in stacks], [name for name in order if self._is_used_outside(name, stacking)]
         )
 
-    def _is_used_outside(self, name: str, within: set[int]) -> bool:
+    def _is_used_outside(self, name: str, stacking: set[int]) -> bool:
         flow = self.graph.flow
-        known = self.inner | within
-        return name in flow.outputs or any(id(op) not in known for op in flow.consumers.get(name, ()))
+        inner = self.removed | stacking
+        return name in flow.outputs or any(id(op) not in inner for op in flow.consumers.get(name, ()))
 
     def emit(self) -> int:
         """Add the node, and operators for the values that others use; return the width of x."""
         emitter, graph = self.emitter, self.graph
         # The last cell's parameters, because the first may lack those that a zero state does not need.
         first = replace(self.cells[-1], state=self.cells[0].state)
-        last = self.outputs[-1]
-        asked = set()
-        if self.doubles or self.states.stacks or set(self.states.single) - {last}:
-            asked.add("Y")
-        if last in self.states.single:
-            asked.add("Y_h")
-        if self.zeros:
-            asked.add("zeroed")
+        last = self.cells[-1].output
+        requested = set()
+        if self.duplicate_users or self.state_users.stacks or set(self.state_users.single) - {last}:
+            requested.add("Y")
+        if last in self.state_users.single:
+            requested.add("Y_h")
+        if self.zeroed_users:
+            requested.add("zeroed")
         count = len(first.masks)
         masks = [[cell.masks[index] for cell in self.cells] for index in range(count)]
-        lengths = lengths_of(graph.at, masks[0], self.reverse) if count == 1 else None
+        lengths = lengths_of(graph.exprs, masks[0], self.reverse) if count == 1 else None
         attention = [cell.attention for cell in self.cells if cell.attention is not None]
         recurrence = Recurrence(
             first,
@@ -366,27 +363,27 @@ class _Chain:
             lengths,
             self.reverse,
         )
-        Y, Y_h, zeroed, width = add_node(graph.made, emitter, recurrence, asked)
-        if "Y" in asked:
+        Y, Y_h, zeroed, width = add_node(graph.new_ops, emitter, recurrence, requested)
+        if "Y" in requested:
             self.Y = Y
-        self._give(self.order, self.states, Y, {last: Y_h})
-        self._give(self.twins, self.doubles, Y, {})
-        self._give(self.zeroed, self.zeros, zeroed, {})
+        self._connect(self.states, self.state_users, Y, {last: Y_h})
+        self._connect(self.duplicates, self.duplicate_users, Y, {})
+        self._connect(self.zeroed, self.zeroed_users, zeroed, {})
         return width
 
-    def _give(self, order: list[str], used: _Used, Y: str, known: dict[str, str]) -> None:
-        """Add operators for the values that others use."""
+    def _connect(self, order: list[str], users: _Users, Y: str, known: dict[str, str]) -> None:
+        """Add operators that compute the used values from Y, except `known` values."""
         emitter = self.emitter
-        for name in used.single:
+        for name in users.single:
             shape = emitter.shape(name)
             value = known.get(name) or emitter.gather(Y, order.index(name), 0, "h")
             emitter.shaped(value, name, shape)
-        for op in used.stacks:
-            is_backwards = len(order) > 1 and self._piece(op.inputs[0]) == order[-1]
+        for op in users.stacks:
+            is_backwards = len(order) > 1 and self._stacked_state(op.inputs[0]) == order[-1]
             value = emitter.reverse(Y, 0, "Y_backwards") if is_backwards else Y
             place_stack(emitter, value, op.outputs[0], op.attributes["axis"])
 
-    def _piece(self, name: str) -> str:
+    def _stacked_state(self, name: str) -> str:
         """Return the state that a piece of a stack contains, with or without a new axis."""
         op = self.graph.flow.producer(name)
         if op is not None and op.kind in ("Unsqueeze", "Reshape"):
@@ -405,7 +402,7 @@ class _Chain:
                 is_new = op.kind == "Concat" and all(op is not known for known, _ in found)
                 if not is_new or len(op.inputs) != len(order):
                     continue
-                pieces = [self._piece(name) for name in op.inputs]
+                pieces = [self._stacked_state(name) for name in op.inputs]
                 shape = flow.shape(op.inputs[0])
                 if pieces not in (order, order[::-1]) or shape is None or shape[op.attributes["axis"]] != 1:
                     continue
@@ -416,7 +413,7 @@ class _Chain:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Used:
+class _Users:
     """Users of the states of a chain."""
 
     stacks: list[Op]  # operators that concatenate all states

@@ -13,55 +13,54 @@ from onegru.dataflow.view import View
 from onegru.fusion.cells.algebra import Atom, Matrix
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.cells.polynomial import Polynomial, add, constant, same, scale
+from onegru.fusion.cells.polynomial import Polynomial, add, constant, one_atom, same, scale
 from onegru.fusion.nodes.node import is_zero
-from onegru.fusion.nodes.sources import before, path
+from onegru.fusion.nodes.sources import source_views, step_before
 
 
-def is_step_from_zero(at: Expressions, name: str, first: Cell, second: Cell) -> bool:
+def is_step_from_zero(exprs: Expressions, name: str, first: Cell, second: Cell) -> bool:
     """Whether a value is the result of a cell with a zero state, one step before `first`."""
-    state = at.flow.resolve(first.state.name)
-    inputs = [*first.inputs, *([first.attention] if first.attention else [])]
-    later = [*second.inputs, *([second.attention] if second.attention else [])]
-    following = {(a.name, a.roles): b for a, b in zip(inputs, later, strict=True)}
+    state = exprs.flow.resolve(first.state.name)
+    pairs = zip(first.step_inputs, second.step_inputs, strict=True)
+    following = {(a.name, a.roles): b for a, b in pairs}
 
     def earlier(view: View) -> Polynomial:
-        if at.flow.resolve(view.name) == state:
+        if exprs.flow.resolve(view.name) == state:
             return constant(0)
         after = following.get((view.name, view.roles))
-        found = after and before(at, (view, View(after.name, after.roles, view.index)))
+        found = after and step_before(exprs, (view, View(after.name, after.roles, view.index)))
         if found is None:
             raise UnknownOpError
-        return _source(at, found)
+        return _source(exprs, found)
 
-    expected, found = at.of(first.output), at.of(name)
+    expected, found = exprs.definition(first.output), exprs.definition(name)
     if expected is None or found is None:
         return False
     try:
         return same(
-            _Substituted(at, earlier).of(expected[1]),
-            _Substituted(at, lambda view: _source(at, view)).of(found[1]),
+            _Substitution(exprs, earlier).apply(expected),
+            _Substitution(exprs, lambda view: _source(exprs, view)).apply(found),
         )
     except UnknownOpError:
         return False
 
 
-def _source(at: Expressions, view: View) -> Polynomial:
+def _source(exprs: Expressions, view: View) -> Polynomial:
     """Return a view as an atom, shared by all views of the same elements; 0 for a zero state."""
-    return constant(0) if is_zero(at.flow, view.name) else at.atom(path(at, view)[-1])
+    return constant(0) if is_zero(exprs.flow, view.name) else exprs.atom(source_views(exprs, view)[-1])
 
 
-class _Substituted:
-    """Polynomials with substituted values."""
+class _Substitution:
+    """Replaces values in polynomials by other polynomials."""
 
     # Matmuls with matrices of equal content become one, regardless of their storage in the model.
 
-    def __init__(self, at: Expressions, value: Callable[[View], Polynomial]) -> None:
-        self.algebra = at.algebra
+    def __init__(self, exprs: Expressions, value: Callable[[View], Polynomial]) -> None:
+        self.algebra = exprs.algebra
         self.value = value
         self._known: dict[int, Polynomial] = {}
 
-    def of(self, p: Polynomial) -> Polynomial:
+    def apply(self, p: Polynomial) -> Polynomial:
         result = constant(0)
         for monomial, coefficient in p.terms.items():
             term = constant(coefficient)
@@ -70,15 +69,15 @@ class _Substituted:
             result = add(result, term)
         return result
 
-    @memoized("_known", if_circular=lambda at, number: constant(0))  # atoms depend only on older atoms
+    @memoized("_known", if_circular=lambda exprs, number: constant(0))  # atoms depend only on older atoms
     def _atom(self, number: int) -> Polynomial:
         atom = self.algebra.atoms[number]
         return self.value(atom.view) if atom.kind == "value" else self._function(atom)
 
     def _function(self, atom: Atom) -> Polynomial:
-        arguments = [self.of(argument) for argument in atom.arguments]
+        arguments = [self.apply(argument) for argument in atom.arguments]
         if atom.matrix is None:
-            return self.algebra.applied(atom, arguments)
+            return self.algebra.apply(atom, arguments)
         (row,) = arguments
         weights = contiguous(atom.matrix.make())
         if row.is_constant:
@@ -86,5 +85,5 @@ class _Substituted:
         matrix = Matrix((weights.shape, weights.tobytes()), lambda: weights)
         single = row.single()
         if single is None:
-            return self.algebra.dot(row, matrix, atom.view)
-        return scale(self.algebra.dot(Polynomial({(single[0],): np.ones(())}), matrix, atom.view), single[1])
+            return self.algebra.matmul(row, matrix, atom.view)
+        return scale(self.algebra.matmul(one_atom(single[0]), matrix, atom.view), single[1])

@@ -35,8 +35,8 @@ def _fuse(graph: Graph) -> None:
             with graph.search.guarded(location):
                 _fuse_body(graph, op, body, location)
     misses = {} if graph.search.only_layers else replace_cells(graph)
-    if graph.made.added:
-        replace_ops(graph.flow, graph.made.added, graph.made.constants)
+    if graph.new_ops.added:
+        replace_ops(graph.flow, graph.new_ops.added, graph.new_ops.constants)
         join(graph.flow, graph.search)
     for name, reason in misses.items():
         now = graph.flow.producers.get(name)
@@ -51,9 +51,9 @@ def _fuse_body(graph: Graph, op: Op, body: Flow, location: str) -> None:
             return
         _fuse(Graph(body, graph.search))
         return
-    at = Expressions(body, graph.search.algebra, loop.indices, loop.slices)
+    exprs = Expressions(body, graph.search.algebra, loop.indices, loop.slices)
     try:
-        replace_loop(graph, loop, at, location)
+        replace_loop(graph, loop, exprs, location)
     except MissError as error:
         before, missed = len(graph.search.fused), len(graph.search.near_misses)
         _fuse(Graph(body, graph.search, Expressions(body, graph.search.algebra, loop.indices)))

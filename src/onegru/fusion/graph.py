@@ -18,11 +18,11 @@ from onegru.fusion.search import Fused, NearMiss, Search
 class Graph:
     """A graph or subgraph that is being changed."""
 
-    def __init__(self, flow: Flow, search: Search, at: Expressions | None = None) -> None:
+    def __init__(self, flow: Flow, search: Search, exprs: Expressions | None = None) -> None:
         self.flow = flow
         self.search = search
-        self.at = at or Expressions(flow, search.algebra)
-        self.made = NewOps()
+        self.exprs = exprs or Expressions(flow, search.algebra)
+        self.new_ops = NewOps()
 
     def miss(self, location: str, reason: str) -> None:
         """Record a near miss."""
@@ -30,9 +30,9 @@ class Graph:
 
     def emitter(self, location: str, dtype: str) -> Emitter:
         """Return an emitter for new operators."""
-        emitter = Emitter(self.flow, f"onegru/{location}", self.search.names, dtype, self.made.known)
+        emitter = Emitter(self.flow, f"onegru/{location}", self.search.names, dtype, self.new_ops.known)
         emitter.has_lengths, emitter.opset = self.search.has_lengths, self.search.opset
-        emitter.indices = self.at.indices
+        emitter.indices = self.exprs.indices
         return emitter
 
     def check_numerically(
@@ -41,14 +41,14 @@ class Graph:
         """Compare the new operators with the old ones, and accept them if they agree."""
         # With `only_layers`, the new operators are accepted without a check, because there is no algebra.
         if self.search.only_layers:
-            self.made.take(emitter)
+            self.new_ops.take(emitter)
             return Compared("")
-        ops = self.made.leading_to(emitter.ops, self.flow)
-        constants = ChainMap(emitter.constants, self.made.constants)
+        ops = self.new_ops.leading_to(emitter.ops, self.flow)
+        constants = ChainMap(emitter.constants, self.new_ops.constants)
         found: Compared | None = None
         with self.search.guarded(location):
             try:
-                found = compare(self.flow, ops, constants, run_loop, self.at.indices, emitter.dtype)
+                found = compare(self.flow, ops, constants, run_loop, self.exprs.indices, emitter.dtype)
             except UnknownOpError as error:
                 raise MissError(f"it looks like a GRU, but the numeric check cannot run: {error}") from error
         if found is None:
@@ -58,7 +58,7 @@ class Graph:
             words = "the numeric check contradicts the match, which is a bug in onegru; please report it"
             self.miss(location, f"{words}: {found.difference}")
             return None
-        self.made.take(emitter)
+        self.new_ops.take(emitter)
         return found
 
     def note(

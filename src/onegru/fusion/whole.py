@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,67 +26,69 @@ from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.hoist import Hoist, computed_ahead
 from onegru.fusion.nodes.lengths import lengths_of
 from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
-from onegru.fusion.nodes.sources import Sliced, Source, in_loop, path
+from onegru.fusion.nodes.sources import Sliced, Source, loop_source, source_views
 
 
-def replace_loop(graph: Graph, loop: Loop, at: Expressions, location: str) -> None:
+def replace_loop(graph: Graph, loop: Loop, exprs: Expressions, location: str) -> None:
     """Replace a loop if the numeric check passes."""
     try:
-        _Whole(graph, loop, at, location).replace()
+        _LoopReplacement(graph, loop, exprs, location).replace()
     except MissError:
-        ahead = {name for name in computed_ahead(loop) if not _is_needed(at, name)}
-        if ahead <= at.boundaries or graph.search.only_layers:
+        ahead = {name for name in computed_ahead(loop) if not _is_needed(exprs, name)}
+        if ahead <= exprs.boundaries or graph.search.only_layers:
             raise
         # Values that need no state can be computed before the loop. They are not analyzed, except for W and
         # masks.
-        less = Expressions(loop.body, graph.search.algebra, loop.indices, at.slices)
+        less = Expressions(loop.body, graph.search.algebra, loop.indices, exprs.slices)
         less.boundaries |= ahead
         with suppress(MissError):
-            _Whole(graph, loop, less, location).replace()
+            _LoopReplacement(graph, loop, less, location).replace()
             return
         raise
 
 
-def _is_needed(at: Expressions, name: str) -> bool:
+def _is_needed(exprs: Expressions, name: str) -> bool:
     """Whether a value is a sum of matmuls of values, or consists of numbers and Booleans."""
-    found = at.of(name)
+    found = exprs.definition(name)
     if found is None:
         return False
-    atoms = [at.algebra.atoms[number] for number in found[1].atoms()]
-    is_sum = all(len(monomial) <= 1 for monomial in found[1].terms)
+    atoms = [exprs.algebra.atoms[number] for number in found.atoms()]
+    is_sum = all(len(monomial) <= 1 for monomial in found.terms)
     kinds = {atom.kind for atom in atoms}
-    return (is_sum and "dot" in kinds <= {"dot", "value"}) or all(atom.is_bool for atom in atoms)
+    return (is_sum and "matmul" in kinds <= {"matmul", "value"}) or all(atom.is_bool for atom in atoms)
 
 
-class _Whole:
+class _LoopReplacement:
     """The replacement of a loop; the caller's loop object stays unchanged."""
 
-    def __init__(self, graph: Graph, loop: Loop, at: Expressions, location: str) -> None:
+    def __init__(self, graph: Graph, loop: Loop, exprs: Expressions, location: str) -> None:
         self.graph = graph
         self.loop = loop = replace(loop, carried=list(loop.carried))
-        self.at = at
+        self.exprs = exprs
         self.location = location
         self.emitter: Emitter = graph.emitter(location, graph.search.dtype)
         self.hoist = Hoist(loop, self.emitter, graph.search.writes)
-        self.given: set[str] = set()
-        self.done: list[tuple[Cell, bool, int]] = []
-        # Values that the body computes twice: the value, and the equal value.
-        self.twins: dict[str, str] = {}
+        # Outputs of the loop that new operators compute.
+        self.provided: set[str] = set()
+        # Cells that became nodes, whether the node is reversed, and its input size.
+        self.replaced: list[tuple[Cell, bool, int]] = []
+        # Values that the body computes a second time, and the value that they equal.
+        self.duplicates: dict[str, str] = {}
         # Carried values used only after the last iteration, by the value that they equal.
-        self.lasts: dict[str, Carried] = {}
-        # The states of all iterations, by the body's name for a new state.
+        self.last_values: dict[str, Carried] = {}
+        # Y of each node, and whether it is reversed, by the body's name for the new state.
         self.states: dict[str, tuple[str, bool]] = {}
 
     def replace(self) -> None:
         """Replace the loop."""
         loop, graph = self.loop, self.graph
         self._drop_unread()
-        self._drop_twins()
+        self._merge_duplicates()
         cells: list[tuple[Carried, Cell]] = []
         for item in loop.carried:
             cell = self._find(item)
             if cell is not None and loop.body.resolve(cell.state.name) == item.before:
-                if cell.lacks_products:
+                if cell.has_zero_R:
                     raise MissError("it does not multiply its state with constant weights")
                 if reason := graph.search.allows(cell):
                     raise MissError(reason)
@@ -99,20 +101,20 @@ class _Whole:
         for name, initial in loop.constants.items():
             if name in used:
                 self.emitter.op("Identity", [initial], "passed", graph.flow.shape(initial), name)
-                self.given.add(name)
-        if rest := used - self.given:
+                self.provided.add(name)
+        if rest := used - self.provided:
             raise MissError(f"its output {min(rest)!r} is not a state of a GRU")
         check = graph.check_numerically(self.emitter, self.location, self._run)
         if check is None:
             return
         steps = loop.count if isinstance(loop.count, int) else None
-        for cell, reverse, width in self.done:
+        for cell, reverse, width in self.replaced:
             graph.note(cell, self.location, "loop", steps, len(loop.body.ops), reverse, width, check)
 
     def _find(self, item: Carried) -> Cell | None:
         """Return the cell with this carried value as its new state; None if there is none."""
         find = layer_cell if self.graph.search.only_layers else find_cell
-        return find(self.at, self.loop.body.resolve(item.after))
+        return find(self.exprs, self.loop.body.resolve(item.after))
 
     def _is_used(self, name: str) -> bool:
         flow = self.graph.flow
@@ -126,22 +128,22 @@ class _Whole:
             item for item in loop.carried if item.before in used or (item.last and self._is_used(item.last))
         ]
 
-    def _drop_twins(self) -> None:
+    def _merge_duplicates(self) -> None:
         """Merge equal carried values; Keras passes on its last output and its state."""
         # They stay equal even if the loop is not replaced.
         loop, body = self.loop, self.loop.body
         for item in list(loop.carried):
             for other in loop.carried:
-                if item is not other and other.before and self._is_twin(item, other):
+                if item is not other and other.before and self._is_duplicate(item, other):
                     loop.carried.remove(item)
                     if item.before:
                         body.set_alias(item.before, other.before)
-                    self.twins[body.resolve(item.after)] = body.resolve(other.after)
+                    self.duplicates[body.resolve(item.after)] = body.resolve(other.after)
                     if item.last and self._is_used(item.last):
-                        self.lasts[other.before] = item
+                        self.last_values[other.before] = item
                     break
 
-    def _is_twin(self, item: Carried, other: Carried) -> bool:
+    def _is_duplicate(self, item: Carried, other: Carried) -> bool:
         """Whether one value equals another in each iteration, and can be replaced by it."""
         if not item.before:
             return self._is_last(item, other)
@@ -149,18 +151,18 @@ class _Whole:
         equal = outer.resolve(item.initial) == outer.resolve(other.initial)
         if not equal and not (is_zero(outer, item.initial) and is_zero(outer, other.initial)):
             return False
-        first, second = self.at.of(body.resolve(item.after)), self.at.of(body.resolve(other.after))
-        old, new = self.at.whole(item.before), self.at.whole(other.before)
+        first, second = (self.exprs.definition(body.resolve(one.after)) for one in (item, other))
+        old, new = self.exprs.whole(item.before), self.exprs.whole(other.before)
         if first is None or second is None or old is None or new is None:
             return False
-        before, after = (self.at.polynomial(view).single() for view in (old, new))
-        if before is None or after is None or item.before in self._depends(second[1]):
+        before, after = (self.exprs.polynomial(view).single() for view in (old, new))
+        if before is None or after is None or item.before in self.exprs.algebra.values([second]):
             return False
         renamed: Polynomial = Polynomial({})
-        for monomial, coefficient in first[1].terms.items():
+        for monomial, coefficient in first.terms.items():
             numbers = tuple(sorted(after[0] if n == before[0] else n for n in monomial))
             renamed = add(renamed, Polynomial({numbers: coefficient}))
-        return before[0] in first[1].atoms() and same(renamed, second[1])
+        return before[0] in first.atoms() and same(renamed, second)
 
     def _is_last(self, item: Carried, other: Carried) -> bool:
         """Whether a value that no iteration reads is the last value of another."""
@@ -168,15 +170,12 @@ class _Whole:
         has_steps = isinstance(count, int) and count > 0
         if not has_steps and not (is_zero(outer, item.initial) and is_zero(outer, other.initial)):
             return False
-        view, after = self.at.whole(item.after), self.at.whole(other.after)
-        if view is None or after is None or view.width != after.width or other.before in self.lasts:
+        view, after = self.exprs.whole(item.after), self.exprs.whole(other.after)
+        if view is None or after is None or view.width != after.width or other.before in self.last_values:
             return False
-        views = path(self.at, view)
+        views = source_views(self.exprs, view)
         name = body.resolve(other.after)
         return any(view.name == name and np.array_equal(view.index, after.index) for view in views)
-
-    def _depends(self, p: Polynomial) -> frozenset[str]:
-        return self.at.algebra.values([p])
 
     def _add(self, item: Carried, cell: Cell, used: set[str]) -> None:
         """Add the node for one state."""
@@ -184,52 +183,49 @@ class _Whole:
         entries = [entry for entry in loop.collected if entry.name in used]
         states = [entry for entry in entries if self._is_state(entry, cell)]
         zeroed = [entry for entry in entries if entry not in states and self._is_zeroed(entry, cell)]
-        asked = {name for name, is_asked in (("Y", states), ("zeroed", zeroed)) if is_asked}
-        lasts = [one for one in (item, self.lasts.get(item.before)) if one is not None and one.last in used]
+        requested = {name for name, is_requested in (("Y", states), ("zeroed", zeroed)) if is_requested}
+        lasts = [one for one in (item, self.last_values.get(item.before)) if one and one.last in used]
         if lasts:
-            asked.add("Y_h")
+            requested.add("Y_h")
         if self._feeds_others(cell):
-            asked.add("Y")
-        if not asked:
+            requested.add("Y")
+        if not requested:
             return
-        emitter.dtype = self.at.flow.dtype(cell.output) or self.graph.search.dtype
-        inputs, reverse, lengths = self._over_time(cell, turned=True)
+        emitter.dtype = self.exprs.flow.dtype(cell.output) or self.graph.search.dtype
+        inputs, reverse, lengths = self._inputs(cell, through_reversals=True)
         if cell.masks and lengths is None:  # lengths count in time, in any order of an earlier layer's states
-            other = self._over_time(cell, turned=False)
+            other = self._inputs(cell, through_reversals=False)
             inputs, reverse, lengths = other if other[2] is not None else (inputs, reverse, lengths)
-        outer = {field.name: getattr(cell, field.name) for field in fields(cell)}
-        outer["state"] = View(item.initial, cell.state.roles, cell.state.index)
-        whole = Cell(**outer)
         masks = () if lengths is not None else cell.masks
         recurrence = Recurrence(
-            whole,
+            replace(cell, state=View(item.initial, cell.state.roles, cell.state.index)),
             inputs,
             tuple((self._source(mask.view), mask.is_off) for mask in masks),
             None if cell.attention is None else self._source(cell.attention),
             lengths,
             reverse,
         )
-        Y, Y_h, zeros, width = add_node(self.graph.made, emitter, recurrence, asked)
+        Y, Y_h, zeros, width = add_node(self.graph.new_ops, emitter, recurrence, requested)
         for one in lasts:
-            shape = emitter.shape(one.initial) if one.before else self.at.flow.shape(one.after) or ()
+            shape = emitter.shape(one.initial) if one.before else self.exprs.flow.shape(one.after) or ()
             emitter.shaped(Y_h, one.last, shape)
-            self.given.add(one.last)
+            self.provided.add(one.last)
         for chosen, value in ((states, Y), (zeroed, zeros)):
             for entry in chosen:
                 self._collect(value, entry, reverse)
-                self.given.add(entry.name)
+                self.provided.add(entry.name)
         if Y:
             self.states[cell.output] = Y, reverse
-        self.done.append((cell, reverse, width))
+        self.replaced.append((cell, reverse, width))
 
-    def _over_time(self, cell: Cell, *, turned: bool) -> tuple[tuple[Source, ...], bool, View | None]:
+    def _inputs(self, cell: Cell, *, through_reversals: bool) -> tuple[tuple[Source, ...], bool, View | None]:
         """Return the sources of x, whether the steps are reversed, and the lengths in their mask."""
-        inputs = tuple(self._source(view, turned) for view in cell.inputs)
+        inputs = tuple(self._source(view, through_reversals) for view in cell.inputs)
         reverse = next((source.step for source in inputs if isinstance(source, Sliced)), 1) < 0
         if len(cell.masks) != 1:
             return inputs, reverse, None
-        lengths = lengths_of(self.at, cell.masks, reverse, self.loop.count)
-        if lengths is not None and self.at.flow.owner(lengths.name) is self.at.flow:
+        lengths = lengths_of(self.exprs, cell.masks, reverse, self.loop.count)
+        if lengths is not None and self.exprs.flow.owner(lengths.name) is self.exprs.flow:
             lengths = None
         return inputs, reverse, lengths
 
@@ -240,23 +236,25 @@ class _Whole:
         for item in others:
             found = self._find(item)
             if found is not None and any(
-                earlier.name == cell.output for view in found.inputs for earlier in path(self.at, view)
+                earlier.name == cell.output
+                for view in found.inputs
+                for earlier in source_views(self.exprs, view)
             ):
                 return True
         return False
 
-    def _source(self, view: View, turned: bool = True) -> Source:
-        for earlier in path(self.at, view):
+    def _source(self, view: View, through_reversals: bool = True) -> Source:
+        for earlier in source_views(self.exprs, view):
             if earlier.name in self.states:
                 Y, reverse = self.states[earlier.name]
                 return Sliced(View(Y, (0, ROWS, COLUMNS), earlier.index), 0, 0, None, -1 if reverse else 1)
-        found = in_loop(self.at, view, self.loop.count, turned)
+        found = loop_source(self.exprs, view, self.loop.count, through_reversals)
         if found is not None:
             return found
         try:
             if self.graph.search.only_layers:
                 raise MissError("it is computed")
-            return self.hoist.over_time(view)
+            return self.hoist.source(view)
         except MissError as error:
             words = (
                 f"its input {view.name!r} is neither one slice for each iteration nor computed from slices"
@@ -265,23 +263,24 @@ class _Whole:
 
     def _is_state(self, entry: Collected, cell: Cell) -> bool:
         """Whether the loop collects the new state here."""
-        whole = self.at.whole(entry.inner)
+        whole = self.exprs.whole(entry.inner)
         if whole is None or whole.width != cell.hidden_size:
             return False
         return any(
-            self.twins.get(view.name, view.name) == cell.output and np.array_equal(view.index, whole.index)
-            for view in path(self.at, whole)
+            self.duplicates.get(view.name, view.name) == cell.output
+            and np.array_equal(view.index, whole.index)
+            for view in source_views(self.exprs, whole)
         )
 
     def _is_zeroed(self, entry: Collected, cell: Cell) -> bool:
         """Whether the loop collects the new state here, or zero for masked steps."""
-        whole = self.at.whole(entry.inner)
-        wanted = zeroed_state(self.at, cell) if cell.masks else None
+        whole = self.exprs.whole(entry.inner)
+        wanted = zeroed_state(self.exprs, cell) if cell.masks else None
         if whole is None or wanted is None:
             return False
-        for view in path(self.at, whole):
-            found = self.at.of(view.name)
-            if found is not None and np.array_equal(view.index, whole.index) and same(found[1], wanted):
+        for view in source_views(self.exprs, whole):
+            found = self.exprs.definition(view.name)
+            if found is not None and np.array_equal(view.index, whole.index) and same(found, wanted):
                 return True
         return False
 
@@ -289,7 +288,7 @@ class _Whole:
         emitter = self.emitter
         if (entry.step < 0) != reverse:
             Y = emitter.reverse(Y, 0, "Y_backwards")
-        shape = self.at.flow.shape(entry.inner)
+        shape = self.exprs.flow.shape(entry.inner)
         if shape is None:
             raise MissError("the shape of its collected values is unknown")
         steps = emitter.shape(Y)[0]
@@ -306,7 +305,7 @@ class _Whole:
         if op is not loop.op or loop.count is None:
             raise UnknownOpError("it contains a loop")
         count = sizes.of(loop.count)
-        carried = [*loop.carried, *self.lasts.values()]
+        carried = [*loop.carried, *self.last_values.values()]
         state = {item.before: values[item.initial] for item in carried}
         kept: dict[str, list[Array]] = {entry.name: [] for entry in loop.collected if entry.name}
         ops = self._needed_ops()
@@ -338,7 +337,7 @@ class _Whole:
         """Return the operators that an iteration's outputs need, without conditions."""
         loop, body = self.loop, self.loop.body
         kept = [entry.inner for entry in loop.collected if entry.name]
-        carried = [*loop.carried, *self.lasts.values()]
+        carried = [*loop.carried, *self.last_values.values()]
         needed = needed_values(body, [item.after for item in carried] + kept)
         return [
             op

@@ -14,7 +14,6 @@ from onegru.dataflow.view import COLUMNS, ROWS, View
 from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.polynomial import Polynomial, same
-from onegru.fusion.cells.views import whole_view
 from tests.support.models.fusing import Net, flow
 
 Make = Callable[[Net], str]
@@ -68,7 +67,7 @@ def test_columns(name: str) -> None:
     net.input("x", 2, 6)
     moved = make(net)
     found = at(net)
-    view = whole_view(found.flow, moved)
+    view = found.whole(moved)
     assert view is not None and view.width == len(columns)
     one = found.polynomial(view)
     if name == "Concat":  # put together of parts
@@ -133,9 +132,9 @@ def arithmetic(net: Net, kind: str) -> list[str]:
 
 
 def of(found: Expressions, name: str) -> Polynomial:
-    result = found.of(name)
+    result = found.definition(name)
     assert result is not None
-    return result[1]
+    return result
 
 
 @pytest.mark.parametrize("kind", ["sum", "Relu", "LeakyRelu", "HardSigmoid"])
@@ -180,8 +179,8 @@ def test_values_that_cannot_be_followed_have_no_polynomial() -> None:
     net.input("n", "B", "F")
     odd = net("CumSum", "x", net.const(1, "int64"))
     found = at(net)
-    assert found.of(odd) is None and found.of("n") is None
-    view = whole_view(found.flow, odd)
+    assert found.definition(odd) is None and found.definition("n") is None
+    view = found.whole(odd)
     assert view is not None and len(found.polynomial(view).atoms()) == 1
 
 

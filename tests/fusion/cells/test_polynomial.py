@@ -69,10 +69,10 @@ def test_tanhs_are_one(A: Algebra, x: Polynomial) -> None:
 def test_softsigns_are_one(A: Algebra, x: Polynomial) -> None:
     under = add(ONE, A.absolute(x))
     forms = [
-        A.odd("Softsign", x),
+        A.odd_function("Softsign", x),
         A.divide(x, under),
         A.multiply(x, A.divide(ONE, under)),
-        scale(A.odd("Softsign", scale(x, -1.0)), -1.0),
+        scale(A.odd_function("Softsign", scale(x, -1.0)), -1.0),
         A.divide(x, add(ONE, A.absolute(scale(x, -1.0)))),
     ]
     assert all(same(forms[0], form) for form in forms)
@@ -87,7 +87,7 @@ def test_softpluses_are_one(A: Algebra, x: Polynomial) -> None:
 def test_clips_of_clips(A: Algebra, x: Polynomial) -> None:
     both = A.clip(x, -1.0, 2.0)
     assert same(both, A.clip(A.clip(x, -1.0, np.inf), -np.inf, 2.0))
-    assert same(both, A.smaller(A.larger(x, constant(-1)), constant(2)))
+    assert same(both, A.minimum(A.maximum(x, constant(-1)), constant(2)))
     assert same(both, A.clip(A.clip(x, -1.0, 2.0), -3.0, 4.0))
     assert same(both, A.clip(A.clip(x, -5.0, 2.0), -1.0, 4.0))
     assert same(A.clip(scale(A.clip(x, -1.0, 1.0), -2.0), -1.0, 3.0), A.clip(scale(x, -2.0), -1.0, 2.0))
@@ -99,20 +99,20 @@ def test_clips_of_clips(A: Algebra, x: Polynomial) -> None:
 
 def test_leaky_and_thresholded(A: Algebra, x: Polynomial) -> None:
     leaky = A.function("LeakyRelu", x, parameters=(0.25,))
-    assert same(leaky, A.larger(x, scale(x, 0.25)))
-    assert same(leaky, A.positive(x, x, scale(x, 0.25), True))
-    assert same(leaky, A.positive(scale(x, -1.0), scale(x, 0.25), x, False))
-    assert same(A.positive(x, x, constant(0), False), A.clip(x, 0.0, np.inf))
+    assert same(leaky, A.maximum(x, scale(x, 0.25)))
+    assert same(leaky, A.piecewise(x, x, scale(x, 0.25), True))
+    assert same(leaky, A.piecewise(scale(x, -1.0), scale(x, 0.25), x, False))
+    assert same(A.piecewise(x, x, constant(0), False), A.clip(x, 0.0, np.inf))
     thresholded, above = A.function("ThresholdedRelu", x, parameters=(0.5,)), add(x, constant(0.5), -1.0)
-    assert same(thresholded, A.positive(above, x, constant(0), True))
-    assert same(thresholded, A.positive(scale(above, -1.0), constant(0), x, False))
+    assert same(thresholded, A.piecewise(above, x, constant(0), True))
+    assert same(thresholded, A.piecewise(scale(above, -1.0), constant(0), x, False))
     for w, p, q, is_strict in ((above, x, constant(0), False), (scale(above, -1.0), constant(0), x, True)):
         with pytest.raises(UnknownOpError):  # x ≥ 0.5 keeps what is 0 here
-            A.positive(w, p, q, is_strict)
-    elu = A.positive(x, x, scale(add(A.exp(x), ONE, -1.0), 0.5), True)
+            A.piecewise(w, p, q, is_strict)
+    elu = A.piecewise(x, x, scale(add(A.exp(x), ONE, -1.0), 0.5), True)
     assert same(elu, A.function("Elu", x, parameters=(0.5,)))
     with pytest.raises(UnknownOpError):
-        A.positive(x, atom(A, "y"), constant(0), True)
+        A.piecewise(x, atom(A, "y"), constant(0), True)
 
 
 def test_booleans_are_their_own_squares(A: Algebra, x: Polynomial) -> None:
@@ -125,9 +125,9 @@ def test_booleans_are_their_own_squares(A: Algebra, x: Polynomial) -> None:
 
 def test_products_with_matrices_are_distinguished(A: Algebra, x: Polynomial) -> None:
     first, second = Matrix("a", lambda: np.eye(2)), Matrix("b", lambda: np.ones((2, 2)))
-    assert same(A.dot(x, first, None), A.dot(x, first, None))
-    assert not same(A.dot(x, first, None), A.dot(x, second, None))
-    assert not same(A.dot(x, first, None), A.dot(atom(A, "y"), first, None))
+    assert same(A.matmul(x, first, None), A.matmul(x, first, None))
+    assert not same(A.matmul(x, first, None), A.matmul(x, second, None))
+    assert not same(A.matmul(x, first, None), A.matmul(atom(A, "y"), first, None))
 
 
 def test_equality() -> None:

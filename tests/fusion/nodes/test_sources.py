@@ -9,8 +9,7 @@ import pytest
 from onegru.dataflow.view import View
 from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.cells.views import whole_view
-from onegru.fusion.nodes.sources import Sliced, Stacked, before, over_time
+from onegru.fusion.nodes.sources import Sliced, Stacked, source_of_steps, step_before
 from tests.support.models.fusing import Net, flow
 
 
@@ -28,7 +27,7 @@ def slices(
     else:
         names = [net("Gather", value, net.const(t, "int64"), axis=0) for t in order]
     at = Expressions(flow(net.model()), Algebra())
-    views = [whole_view(at.flow, name) for name in names]
+    views = [at.whole(name) for name in names]
     return at, [view for view in views if view is not None]
 
 
@@ -38,7 +37,7 @@ def slices(
     [([0, 1, 2, 3, 4], 0, 1), ([4, 3, 2, 1, 0], 0, -1), ([1, 2, 3], 1, 1), ([3, 2], 2, -1)],
 )
 def test_slices_in_order(order: list[int], start: int, step: int, split: bool) -> None:
-    found = over_time(*slices(order, split=split))
+    found = source_of_steps(*slices(order, split=split))
     assert isinstance(found, Sliced)
     assert (found.view.name, found.axis, found.start, found.count, found.step) == (
         "x",
@@ -51,17 +50,17 @@ def test_slices_in_order(order: list[int], start: int, step: int, split: bool) -
 
 @pytest.mark.parametrize("order", [[0, 2, 1], [0, 2, 4], [1, 1, 1], [0, 1, 3]])
 def test_slices_in_another_order(order: list[int]) -> None:
-    assert isinstance(over_time(*slices(order)), Stacked)
+    assert isinstance(source_of_steps(*slices(order)), Stacked)
 
 
 def test_what_is_turned_round_is_read_from_before() -> None:
-    found = over_time(*slices([0, 1, 2, 3, 4], turned=True))
+    found = source_of_steps(*slices([0, 1, 2, 3, 4], turned=True))
     assert isinstance(found, Sliced)
     assert (found.view.name, found.start, found.step) == ("x", 0, -1)
 
 
 def test_one_step_is_a_value() -> None:
-    assert isinstance(over_time(*slices([2])), Stacked)
+    assert isinstance(source_of_steps(*slices([2])), Stacked)
 
 
 @pytest.mark.parametrize(
@@ -69,5 +68,5 @@ def test_one_step_is_a_value() -> None:
 )
 def test_what_comes_before(order: list[int], place: int | None) -> None:
     at, (first, second) = slices(order)
-    found = before(at, (first, second))
+    found = step_before(at, (first, second))
     assert (None if found is None else found.roles[0]) == place

@@ -10,25 +10,25 @@ import numpy as np
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.dtypes import Array, to_float32
 from onegru.fusion.cells.algebra import Algebra, Atom
-from onegru.fusion.cells.polynomial import CLOSE, Monomial, Polynomial, add, constant, scalar, scale
+from onegru.fusion.cells.polynomial import CLOSE, Monomial, Polynomial, add, constant, one_atom, scalar, scale
 
 _FLOAT32_ROUNDING = 2e-7  # the largest relative difference of equal numbers after two roundings to float32
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """A recognized activation."""
+class FoundActivation:
+    """An activation that a polynomial computes: factor·function(argument)."""
 
     function: Activation  # the function, with parameters rounded to float32
     argument: Polynomial  # the argument of the function
-    factor: float = 1.0  # the factor of the result
+    factor: float = 1.0
     clip: float | None = None  # the clip value of the argument; None for no clipping
-    numbers: tuple[float, ...] = ()  # the parameters in the model
+    exact_parameters: tuple[float, ...] = ()  # the function's parameters in the model, not rounded
 
     @classmethod
-    def of(cls, name: str, argument: Polynomial, *numbers: float) -> Self:
+    def of(cls, name: str, argument: Polynomial, *parameters: float) -> Self:
         """Create an activation with parameters."""
-        return cls(Activation(name, *numbers), argument, numbers=numbers)
+        return cls(Activation(name, *parameters), argument, exact_parameters=parameters)
 
 
 class Activations:
@@ -38,22 +38,24 @@ class Activations:
         self.algebra = algebra
         self.rounding = CLOSE if is_float64 else _FLOAT32_ROUNDING
 
-    def find(self, p: Polynomial) -> Act | None:
+    def find(self, p: Polynomial) -> FoundActivation | None:
         """Return a polynomial as an activation; None if it is not one."""
         terms = [(m, scalar(item)) for m, item in p.terms.items() if m]
-        if (signs := self._signs(p)) is not None:  # sigmoid(-q) is 1 - sigmoid(q)
+        if (signs := self._signs_of_units(p)) is not None:  # sigmoid(-q) is 1 - sigmoid(q)
             (number,) = p.atoms()
-            return Act(Activation("Sigmoid"), scale(self.algebra.atoms[number].arguments[0], signs))
+            return FoundActivation(
+                Activation("Sigmoid"), scale(self.algebra.atoms[number].arguments[0], signs)
+            )
         if len(terms) != 1 or len(terms[0][0]) != 1 or terms[0][1] is None:
             return self._affine(p)
         atom, k = self.algebra.atoms[terms[0][0][0]], terms[0][1]
         base = scalar(p.constant)
-        if base is None or atom.kind in ("value", "dot"):
+        if base is None or atom.kind in ("value", "matmul"):
             return self._affine(p)
         found = self._of_atom(atom, k, base)
-        return None if found is None else self._clipped(found)
+        return None if found is None else self._with_clip(found)
 
-    def _signs(self, p: Polynomial) -> Array | None:
+    def _signs_of_units(self, p: Polynomial) -> Array | None:
         """Return 1 for units with z and -1 for units with 1 - z, if a polynomial mixes both; else None."""
         terms = [(m, item) for m, item in p.terms.items() if m]
         if len(terms) != 1 or len(terms[0][0]) != 1 or scalar(terms[0][1]) is not None:
@@ -63,73 +65,71 @@ class Activations:
         is_choice = all(np.allclose(a, b, 0, self.rounding) for a, b in pairs)
         return np.sign(k) if is_choice and self.algebra.atoms[terms[0][0][0]].kind == "Sigmoid" else None
 
-    def _of_atom(self, atom: Atom, k: float, base: float) -> Act | None:
+    def _of_atom(self, atom: Atom, k: float, base: float) -> FoundActivation | None:
+        """Return base + k·atom as an activation; None if it is not one."""
         q = atom.arguments[0] if atom.arguments else constant(0)
+        low, high = atom.parameters if atom.kind == "Clip" else (np.nan, np.nan)
         near = self._near
         match atom.kind:
             case "Sigmoid" if near(base, 0) and near(k, 1):
-                return Act(Activation("Sigmoid"), q)
+                return FoundActivation(Activation("Sigmoid"), q)
             case "Sigmoid" if near(base, 1) and near(k, -1):
-                return Act(Activation("Sigmoid"), scale(q, -1.0))
+                return FoundActivation(Activation("Sigmoid"), scale(q, -1.0))
             case "Sigmoid" if near(k, -2 * base):
-                slope = self._slope(q)
+                slope = self._clipped_slope(q)
                 if slope is not None and not near(slope, 2):  # slope of a clipped argument
-                    return Act.of("ScaledTanh", scale(q, 1 / slope), -base, slope / 2)
+                    return FoundActivation.of("ScaledTanh", scale(q, 1 / slope), -base, slope / 2)
                 if near(abs(base), 1):
-                    return Act(Activation("Tanh"), scale(q, -base / abs(base) / 2))
-                return Act.of("ScaledTanh", scale(q, -base / abs(base) / 2), abs(base), 1.0)
+                    return FoundActivation(Activation("Tanh"), scale(q, -base / abs(base) / 2))
+                return FoundActivation.of("ScaledTanh", scale(q, -base / abs(base) / 2), abs(base), 1.0)
             case "Sigmoid" if near(base, 0) and k > 0:
-                return Act(Activation("Sigmoid"), q, k)
-            case "Clip" if (
-                atom.parameters[0] == 0 and atom.parameters[1] == np.inf and near(base, 0) and k > 0
-            ):
-                return Act(Activation("Relu"), scale(q, k))
-            case "Clip" if atom.parameters[0] == 0 and near(base, 0) and near(k * atom.parameters[1], 1):
+                return FoundActivation(Activation("Sigmoid"), q, k)
+            case "Clip" if low == 0 and high == np.inf and near(base, 0) and k > 0:
+                return FoundActivation(Activation("Relu"), scale(q, k))
+            case "Clip" if low == 0 and near(base, 0) and near(k * high, 1):
                 return self._hard_sigmoid(scale(q, k))
-            case "Clip" if atom.parameters[0] == 0 and near(base, 1) and near(k * atom.parameters[1], -1):
+            case "Clip" if low == 0 and near(base, 1) and near(k * high, -1):
                 return self._hard_sigmoid(add(constant(1), scale(q, k)))
-            case "Clip" if atom.parameters[0] == 0 and near(base, 0) and near(k, 1):
-                return Act(Activation("Relu"), q, clip=atom.parameters[1])
-            case "Clip" if near(atom.parameters[0], -atom.parameters[1]):
-                return Act.of("Affine", self._once(atom), k, base)
+            case "Clip" if low == 0 and near(base, 0) and near(k, 1):
+                return FoundActivation(Activation("Relu"), q, clip=high)
+            case "Clip" if near(low, -high):
+                return FoundActivation.of("Affine", one_atom(atom.number), k, base)
             case "LeakyRelu" if near(base, 0) and k > 0:
-                return Act.of("LeakyRelu", scale(q, k), atom.parameters[0])
+                return FoundActivation.of("LeakyRelu", scale(q, k), atom.parameters[0])
         row = ACTIVATIONS.get(atom.kind)
         if row is None or not near(base, 0) or not near(abs(k) if row.is_odd else k, 1):
             return None
-        return Act.of(row.name, scale(q, k), *atom.parameters)
+        return FoundActivation.of(row.name, scale(q, k), *atom.parameters)
 
-    def _slope(self, q: Polynomial) -> float | None:
+    def _clipped_slope(self, q: Polynomial) -> float | None:
         """Return the factor of a clipped argument; None if it is not clipped."""
         single = self.algebra.atom_of(q)
-        return single[1] if single is not None and self._bound(q) is not None and single[1] > 0 else None
+        return single[1] if single is not None and self._clip_value(q) is not None and single[1] > 0 else None
 
-    def _once(self, atom: Atom) -> Polynomial:
-        return Polynomial({(atom.number,): np.ones(())})
-
-    def _affine(self, p: Polynomial) -> Act | None:
+    def _affine(self, p: Polynomial) -> FoundActivation | None:
         kinds = {self.algebra.atoms[number].kind for number in p.atoms()}
         # A gate's argument is a sum of matmuls; the candidate's argument also contains the reset gate.
-        return Act(Activation("Affine", 1.0, 0.0), p) if "dot" in kinds else None
+        return FoundActivation(Activation("Affine", 1.0, 0.0), p) if "matmul" in kinds else None
 
-    def _hard_sigmoid(self, q: Polynomial) -> Act:
+    def _hard_sigmoid(self, q: Polynomial) -> FoundActivation:
         """Return min(max(q, 0), 1) with the slope of its matmuls as alpha, and beta = 0.5."""
         slopes = [scalar(item) for m, item in q.terms.items() if m and self._is_linear(m)]
-        if len(slopes) == 1 and self._bound(q) is not None:
+        if len(slopes) == 1 and self._clip_value(q) is not None:
             beta, bounded = scalar(q.constant), {m: item for m, item in q.terms.items() if m}
             if beta is not None and slopes[0]:
                 inner = scale(Polynomial(bounded), 1 / abs(slopes[0]))
-                return Act.of("HardSigmoid", inner, abs(slopes[0]), beta)
+                return FoundActivation.of("HardSigmoid", inner, abs(slopes[0]), beta)
         alpha = 1.0
         if slopes and slopes[0] and all(item is not None and self._near(item, slopes[0]) for item in slopes):
             alpha = to_float32(abs(slopes[0]))  # as in files; the weights absorb the rounding
         argument = scale(add(q, constant(0.5), -1.0), 1 / alpha)
-        return Act(Activation("HardSigmoid", alpha, 0.5), argument)
+        return FoundActivation(Activation("HardSigmoid", alpha, 0.5), argument)
 
     def _is_linear(self, monomial: Monomial) -> bool:
-        return all(self.algebra.atoms[number].kind in ("dot", "Clip") for number in monomial)
+        """Whether a product consists of matmuls, perhaps clipped."""
+        return all(self.algebra.atoms[number].kind in ("matmul", "Clip") for number in monomial)
 
-    def _bound(self, q: Polynomial) -> float | None:
+    def _clip_value(self, q: Polynomial) -> float | None:
         """Return the clip value of a polynomial with a symmetric Clip as its only atom; else None."""
         terms = [m for m in q.terms if m]
         if len(terms) != 1 or len(terms[0]) != 1:
@@ -138,26 +138,26 @@ class Activations:
         symmetric = atom.kind == "Clip" and self._near(atom.parameters[0], -atom.parameters[1])
         return atom.parameters[1] if symmetric else None
 
-    def _clipped(self, found: Act) -> Act:
+    def _with_clip(self, found: FoundActivation) -> FoundActivation:
         """Return the activation, with the clip of its argument as `clip`."""
         single = self.algebra.atom_of(found.argument)
-        bound = self._bound(found.argument)
+        bound = self._clip_value(found.argument)
         if found.clip is not None or single is None or bound is None or not self._near(abs(single[1]), 1):
             return found
         return replace(found, argument=scale(single[0].arguments[0], single[1]), clip=bound)
 
-    def fitted(self, act: Act, like: Act) -> Act:
+    def with_parameters_of(self, found: FoundActivation, like: FoundActivation) -> FoundActivation:
         """Return an activation with the parameters of another, if both are equal or hard sigmoids."""
-        if self._is_like(act.function, like.function):
-            return replace(act, function=like.function)
-        names = {act.function.name, like.function.name}
-        if names != {"HardSigmoid"} or act.clip is not None or like.clip is not None:
-            return act
-        (alpha, beta), (wanted, middle) = act.function.parameters, like.function.parameters
-        argument = add(scale(act.argument, alpha / wanted), constant((beta - middle) / wanted))
-        return replace(act, function=like.function, argument=argument)
+        if self._is_equal(found.function, like.function):
+            return replace(found, function=like.function)
+        names = {found.function.name, like.function.name}
+        if names != {"HardSigmoid"} or found.clip is not None or like.clip is not None:
+            return found
+        (alpha, beta), (wanted, middle) = found.function.parameters, like.function.parameters
+        argument = add(scale(found.argument, alpha / wanted), constant((beta - middle) / wanted))
+        return replace(found, function=like.function, argument=argument)
 
-    def _is_like(self, a: Activation, b: Activation) -> bool:
+    def _is_equal(self, a: Activation, b: Activation) -> bool:
         """Whether two functions are equal except for the rounding of their parameters."""
         return a.name == b.name and all(map(self._near, a.parameters, b.parameters))
 

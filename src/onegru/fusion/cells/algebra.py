@@ -21,11 +21,14 @@ from onegru.fusion.cells.polynomial import (
     Polynomial,
     add,
     constant,
+    one_atom,
     ratio,
     same,
     scalar,
     scale,
 )
+
+_MOST_FACTORS = 8
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,7 +44,7 @@ class Atom:
     """A factor of a product."""
 
     number: int  # the unique number of the atom
-    kind: str  # "value", "dot" (matmul), or the name of a function
+    kind: str  # "value", "matmul" (matmul), or the name of a function
     view: Any = None  # the view of a value, or of the input of a matmul
     arguments: tuple[Polynomial, ...] = ()  # the arguments of a function, or the input row of a matmul
     parameters: tuple[float, ...] = ()  # the parameters of a function
@@ -55,9 +58,10 @@ class Algebra:
     """The atoms of an analysis, without duplicates."""
 
     atoms: list[Atom] = field(default_factory=list)  # all atoms, by number
-    # distinguishes constants by their content, by their arrays' identities
+    # digests of constants' contents, by `id(array)`; the array is stored so that no other gets its id
     digests: dict[int, tuple[Array, str]] = field(default_factory=dict)
-    _found: dict[Hashable, list[Atom]] = field(default_factory=dict)
+    # atoms whose arguments consist of the same products, perhaps with other coefficients
+    _similar: dict[Hashable, list[Atom]] = field(default_factory=dict)
 
     def atom_of(self, p: Polynomial) -> tuple[Atom, float] | None:
         """Return the atom and coefficient of a polynomial with one term; else None."""
@@ -70,52 +74,42 @@ class Algebra:
         return frozenset().union(*(self.atoms[number].values for number in numbers))
 
     def value(self, key: Hashable, view: Any, name: str, is_bool: bool = False) -> Polynomial:
-        """Return columns of a model's value."""
-        found = self._found.setdefault(("value", key), [])
-        if not found:
-            found.append(self._new("value", view=view, values=frozenset((name,)), is_bool=is_bool))
-        return Polynomial({(found[0].number,): np.ones(())})
+        """Return the atom for columns of a model's value."""
+        return self._atom(("value", key), "value", view=view, values=frozenset((name,)), is_bool=is_bool)
 
-    def dot(self, operand: Polynomial, matrix: Matrix, view: Any) -> Polynomial:
+    def matmul(self, operand: Polynomial, matrix: Matrix, view: Any) -> Polynomial:
         """Return the matmul of a row, which is `view` in the model, with a constant matrix."""
-        key = ("dot", frozenset(operand.terms), matrix.key)
-        atom = self._search(key, (operand,))
-        if atom is None:
-            atom = self._new("dot", arguments=(operand,), matrix=matrix, view=view)
-            self._found[key].append(atom)
-        return Polynomial({(atom.number,): np.ones(())})
+        key = ("matmul", frozenset(operand.terms), matrix.key)
+        return self._atom(key, "matmul", (operand,), matrix=matrix, view=view)
 
     def function(self, name: str, *arguments: Polynomial, parameters: tuple[float, ...] = ()) -> Polynomial:
         """Return a function without simplification."""
         key = (name, parameters, *(frozenset(argument.terms) for argument in arguments))
-        atom = self._search(key, arguments)
-        if atom is None:
-            atom = self._new(name, arguments=arguments, parameters=parameters)
-            self._found[key].append(atom)
-        return Polynomial({(atom.number,): np.ones(())})
+        return self._atom(key, name, arguments, parameters=parameters)
 
-    def _search(self, key: Hashable, arguments: tuple[Polynomial, ...]) -> Atom | None:
-        for atom in self._found.setdefault(key, []):
+    def _atom(
+        self, key: Hashable, kind: str, arguments: tuple[Polynomial, ...] = (), **details: Any
+    ) -> Polynomial:
+        """Return the atom with these arguments; add it if there is none."""
+        similar = self._similar.setdefault(key, [])
+        for atom in similar:
             if all(same(a, b) for a, b in zip(atom.arguments, arguments, strict=True)):
-                return atom
-        return None
-
-    def _new(self, kind: str, **details: Any) -> Atom:
-        details.setdefault("values", self.values(details.get("arguments", ())))
-        atom = Atom(len(self.atoms), kind, **details)
-        self.atoms.append(atom)
-        return atom
+                return one_atom(atom.number)
+        details.setdefault("values", self.values(arguments))
+        similar.append(Atom(len(self.atoms), kind, arguments=arguments, **details))
+        self.atoms.append(similar[-1])
+        return one_atom(similar[-1].number)
 
     # Arithmetic
 
     def multiply(self, p: Polynomial, q: Polynomial) -> Polynomial:
-        """Return p∘q."""
+        """Return p∘q, expanded to a sum of products."""
         if p.is_constant or q.is_constant:
             fixed, other = (p, q) if p.is_constant else (q, p)
             return scale(other, fixed.constant)
         for first, second in ((p, q), (q, p)):
             if (found := self.atom_of(second)) is not None and found[0].kind == "Reciprocal":
-                quotient = self._softsign(first, found[0].arguments[0])
+                quotient = self._as_softsign(first, found[0].arguments[0])
                 if quotient is not None:
                     return scale(quotient, found[1])
         if len(p.terms) * len(q.terms) > 4 * MOST_TERMS:
@@ -123,12 +117,13 @@ class Algebra:
         result = Polynomial({})
         for a, x in p.terms.items():
             for b, y in q.terms.items():
-                result = add(result, Polynomial({self._product(a, b): x * y}))
+                result = add(result, Polynomial({self._joined(a, b): x * y}))
         return result
 
-    def _product(self, a: Monomial, b: Monomial) -> Monomial:
+    def _joined(self, a: Monomial, b: Monomial) -> Monomial:
+        """Return the product of two monomials; the square of a Boolean is the Boolean."""
         numbers = sorted((*a, *b))
-        if len(numbers) > 8:
+        if len(numbers) > _MOST_FACTORS:
             raise UnknownOpError
         kept = [
             number
@@ -145,7 +140,7 @@ class Algebra:
             return scale(p, 1 / q.constant)
         exponential = self._one_plus(q, "Exp")
         if exponential is not None:
-            base, factor, atom = exponential
+            base, factor, atom = exponential  # q = base·(1 + factor·e^x)
             shift = constant(np.log(factor))
             low = self.sigmoid(scale(add(atom.arguments[0], shift), -1.0))  # 1 / (1 + factor·e^x)
             high = add(constant(1), low, -1.0)  # factor·e^x / (1 + factor·e^x)
@@ -157,7 +152,7 @@ class Algebra:
                 part = scale(low, 1 / base) if len(rest) == len(monomial) else scale(high, 1 / base / factor)
                 result = add(result, self.multiply(Polynomial({rest: coefficient}), part))
             return result
-        if (quotient := self._softsign(p, q)) is not None:
+        if (quotient := self._as_softsign(p, q)) is not None:
             return quotient
         return self.multiply(p, self.function("Reciprocal", q))
 
@@ -173,7 +168,7 @@ class Algebra:
         atom = self.atoms[monomial[0]]
         return (base, factor / base, atom) if atom.kind == kind else None
 
-    def _softsign(self, p: Polynomial, q: Polynomial) -> Polynomial | None:
+    def _as_softsign(self, p: Polynomial, q: Polynomial) -> Polynomial | None:
         """Return p / q if it is k·x / (1 + |x|); else None."""
         found = self._one_plus(q, "Abs")
         if found is None:
@@ -182,7 +177,7 @@ class Algebra:
         k = ratio(p, atom.arguments[0])
         if k is None or abs(factor - 1) > CLOSE:
             return None
-        return scale(self.odd("Softsign", atom.arguments[0]), k / base)
+        return scale(self.odd_function("Softsign", atom.arguments[0]), k / base)
 
     # Functions
 
@@ -198,7 +193,7 @@ class Algebra:
         """Return the hyperbolic tangent as 2·σ(2p) - 1."""
         return add(scale(self.sigmoid(scale(p, 2.0)), 2.0), constant(1), -1.0)
 
-    def odd(self, name: str, p: Polynomial) -> Polynomial:
+    def odd_function(self, name: str, p: Polynomial) -> Polynomial:
         """Return f(p) for a function with f(-p) = -f(p)."""
         if _is_negative(p):
             return scale(self.function(name, scale(p, -1.0)), -1.0)
@@ -236,16 +231,16 @@ class Algebra:
         if found is not None and found[0].kind == "Clip" and found[1]:
             inner, (before, after) = scale(found[0].arguments[0], found[1]), found[0].parameters
             ends = sorted((before * found[1], after * found[1]))
-            return self.clip_once(inner, *(float(np.clip(end, low, high)) for end in ends))
-        return self.clip_once(p, low, high)
+            return self._clip_atom(inner, *(float(np.clip(end, low, high)) for end in ends))
+        return self._clip_atom(p, low, high)
 
-    def clip_once(self, p: Polynomial, low: float, high: float) -> Polynomial:
+    def _clip_atom(self, p: Polynomial, low: float, high: float) -> Polynomial:
         """Return min(max(p, low), high) as an atom."""
         if low == high:
             return constant(low)
         return self.function("Clip", p, parameters=(low, high))
 
-    def larger(self, p: Polynomial, q: Polynomial) -> Polynomial:
+    def maximum(self, p: Polynomial, q: Polynomial) -> Polynomial:
         """Return max(p, q); the maximum of x and alpha·x is LeakyRelu."""
         for first, second in ((p, q), (q, p)):
             if first.is_constant and (low := scalar(first.constant)) is not None:
@@ -256,34 +251,34 @@ class Algebra:
                 return self.function("LeakyRelu", first, parameters=(alpha,))
         return self.function("Max", p, q)
 
-    def smaller(self, p: Polynomial, q: Polynomial) -> Polynomial:
+    def minimum(self, p: Polynomial, q: Polynomial) -> Polynomial:
         """Return min(p, q)."""
         for first, second in ((p, q), (q, p)):
             if first.is_constant and (high := scalar(first.constant)) is not None:
                 return self.clip(second, -np.inf, high)
-        return scale(self.larger(scale(p, -1.0), scale(q, -1.0)), -1.0)
+        return scale(self.maximum(scale(p, -1.0), scale(q, -1.0)), -1.0)
 
-    def applied(self, atom: Atom, arguments: Sequence[Polynomial]) -> Polynomial:
+    def apply(self, atom: Atom, arguments: Sequence[Polynomial]) -> Polynomial:
         """Apply an atom's function to other arguments."""
         match atom.kind:
-            case "value" | "dot":
+            case "value" | "matmul":
                 raise UnknownOpError
             case "Sigmoid" | "Exp" | "Log":
                 return {"Sigmoid": self.sigmoid, "Exp": self.exp, "Log": self.log}[atom.kind](*arguments)
             case "Abs":
                 return self.absolute(*arguments)
             case kind if kind in ACTIVATIONS and ACTIVATIONS[kind].is_odd:
-                return self.odd(kind, *arguments)
+                return self.odd_function(kind, *arguments)
             case "Clip":
                 return self.clip(arguments[0], *atom.parameters)
             case "Max":
-                return self.larger(*arguments)
+                return self.maximum(*arguments)
             case "Reciprocal":
                 return self.divide(constant(1), *arguments)
             case _:
                 return self.function(atom.kind, *arguments, parameters=atom.parameters)
 
-    def positive(self, w: Polynomial, p: Polynomial, q: Polynomial, is_strict: bool) -> Polynomial:
+    def piecewise(self, w: Polynomial, p: Polynomial, q: Polynomial, is_strict: bool) -> Polynomial:
         """Return p where w > 0 (or w ≥ 0 unless strict), else q, as a function like Relu."""
         for sign, right, left in ((1.0, p, q), (-1.0, q, p)):
             x = scale(w, sign)

@@ -12,7 +12,7 @@ from onegru.core.spec import Attention
 from onegru.dataflow.view import View
 from onegru.fusion.cells.polynomial import CLOSE
 
-_ROUNDED = 1e-7  # for float32 parameters, as a hard sigmoid's 1/6 may be rounded once or twice
+_FLOAT32_ROUNDING = 1e-7  # of float32 parameters, as a hard sigmoid's 1/6 may be rounded once or twice
 _LINEAR = Activation("Affine", 1.0, 0.0)
 
 
@@ -38,7 +38,7 @@ class Cell:
     linear_before_reset: bool  # whether the reset gate is applied after the recurrent matmul
     clip: float | None  # the clip value of the activations' inputs; None for no clipping
     attention: View | None  # the view of the score a; None without attention
-    keeps: bool  # whether `attention` is 1 - a instead of a
+    inverts_attention: bool  # whether `attention` is 1 - a instead of a
     masks: tuple[Mask, ...]  # the masks of steps
     name: str = ""  # the name of the cell's layer in the file; "" if it consists of other operators
     attention_kind: Attention = "openvino"  # the attention variant; see `Spec`
@@ -52,18 +52,23 @@ class Cell:
         return None if self.attention is None else self.attention_kind
 
     @property
+    def step_inputs(self) -> tuple[View, ...]:
+        """Views of the values that differ from step to step, except masks: x and attention."""
+        return self.inputs if self.attention is None else (*self.inputs, self.attention)
+
+    @property
     def hidden_size(self) -> int:
         """Hidden size (H)."""
         return int(self.R.shape[1])
 
     @property
-    def lacks_products(self) -> bool:
+    def has_zero_R(self) -> bool:
         """Whether R is zero, so that a GRU node would not be faster."""
         return not self.R.any()
 
     def computes_as(self, other: Cell, *, is_float64: bool, from_zero: bool = False) -> bool:
         """Whether two cells are the same function of x and h; with `from_zero`, of x with h = 0."""
-        rounding = CLOSE if is_float64 else _ROUNDED
+        rounding = CLOSE if is_float64 else _FLOAT32_ROUNDING
         shifts = [abs(item.parameters[1]) for item in self.activations if item.name == "HardSigmoid"]
         slack = 0.0, 0.0, CLOSE * max(shifts, default=0.0), 0.0  # biases cancel a hard sigmoid's beta
         forms = zip(self._normal(from_zero), other._normal(from_zero), slack, strict=True)
@@ -73,13 +78,13 @@ class Cell:
             and self.linear_before_reset == other.linear_before_reset
             and self.clip == other.clip
             and self.spec_attention == other.spec_attention
-            and self.keeps == other.keeps
+            and self.inverts_attention == other.inverts_attention
             and [mask.is_off for mask in self.masks] == [mask.is_off for mask in other.masks]
             and all(a.shape == b.shape and np.allclose(a, b, rounding, c) for a, b, c in forms)
         )
 
     def _normal(self, from_zero: bool) -> list[Array]:
-        """Return the parameters in a form that does not depend on equivalent scaling."""
+        """Return W, R, B and the activations' parameters, equal for cells that only differ in scaling."""
         H = self.hidden_size
         W, R, B = self.W.copy(), self.R * (not from_zero), self.B.copy()
         gates = slice(0, 2 * H), slice(2 * H, 3 * H)

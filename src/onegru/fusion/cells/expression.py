@@ -3,61 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from onegru.core.activations import ACTIVATIONS, AS_OPERATORS, ActivationKind
 from onegru.core.dtypes import Array
-from onegru.dataflow.flow import Flow
-from onegru.dataflow.loops.loop import Slices
 from onegru.dataflow.memoized import memoized
 from onegru.dataflow.operator import LoopIndex, Op
 from onegru.dataflow.table import OPERATORS, UnknownOpError
 from onegru.dataflow.table.products import activation_numbers, einsum_terms
 from onegru.dataflow.view import COLUMNS, ROWS, View
 from onegru.fusion.cells.algebra import Algebra
+from onegru.fusion.cells.matmuls import Matmuls
 from onegru.fusion.cells.polynomial import Polynomial, add, constant, same, scale
-from onegru.fusion.cells.products import Products
-from onegru.fusion.cells.views import whole_view
 
 
-class Expressions(Products):
+@dataclass(eq=False)
+class Expressions(Matmuls):
     """The polynomials of the values of a flow."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        algebra: Algebra,
-        indices: Mapping[str, LoopIndex] | None = None,
-        slices: Mapping[str, Slices] | None = None,
-    ) -> None:
-        super().__init__(flow, algebra, indices, slices)
-        self._known: dict[Hashable, Polynomial] = {}
-        self.twins: dict[str, str] = {}  # values that equal another value, and the other value
+    # values that the model computes a second time, and the value that they equal
+    duplicates: dict[str, str] = field(default_factory=dict)
+    _known: dict[Hashable, Polynomial] = field(default_factory=dict)
 
     def resolve(self, name: str) -> str:
-        """Return the original name of a value, without copies and equal values."""
-        first = self.flow.resolve(name)
-        return self.twins.get(first, first)
+        """Return the original name of a value, without copies and duplicates."""
+        original = self.flow.resolve(name)
+        return self.duplicates.get(original, original)
 
-    def of(self, name: str) -> tuple[View, Polynomial] | None:
-        """Return the polynomial of a value, even if it is a boundary; None if it is unknown."""
-        view = whole_view(self.flow, name)
+    def definition(self, name: str) -> Polynomial | None:
+        """Return the polynomial that a value's operator computes, even at a boundary; None if unknown."""
+        view = self.whole(name)
         if view is None or view.width == 0:
             return None
         try:
-            return view, self._operator(view)
+            return self._by_operator(view)
         except UnknownOpError:
             return None
 
     def polynomial(self, view: View) -> Polynomial:
         """Return the polynomial of a view; an atom if it is unknown."""
         view = View(self.resolve(view.name), view.roles, view.index)
-        return self._find(view.key if len(view.index) else (*view.key, view.width), view)
+        return self._polynomial(view.key if len(view.index) else (*view.key, view.width), view)
 
-    @memoized("_known", if_circular=lambda at, key, view: at.atom(view))
-    def _find(self, key: Hashable, view: View) -> Polynomial:
+    @memoized("_known", if_circular=lambda exprs, key, view: exprs.atom(view))
+    def _polynomial(self, key: Hashable, view: View) -> Polynomial:
         if view.name in self.boundaries:
             return self.atom(view)
         if (array := self.flow.constant(view.name)) is not None:
@@ -67,7 +59,7 @@ class Expressions(Products):
             if isinstance(number, (int, float)):
                 return constant(number)
         try:
-            return self._operator(view)
+            return self._by_operator(view)
         except UnknownOpError:
             return self.atom(view)
 
@@ -87,7 +79,7 @@ class Expressions(Products):
             return self.atom(view)  # differs from row to row
         return constant(selected[0] if columns else selected[0, 0])
 
-    def _operator(self, view: View) -> Polynomial:
+    def _by_operator(self, view: View) -> Polynomial:
         if view.name in self.slices:
             return self.polynomial(self.slice_of(view))
         op = self.flow.producer(view.name)
@@ -99,49 +91,53 @@ class Expressions(Products):
 # Rules that return the polynomial of a view of an operator's output
 
 
-def _moved(at: Expressions, op: Op, view: View) -> Polynomial:
-    parts = at.through(op, view)
-    if parts is None or len(parts) != 1:
-        raise UnknownOpError
-    return at.polynomial(parts[0][1])
+def _moved(exprs: Expressions, op: Op, view: View) -> Polynomial:
+    return exprs.polynomial(exprs.source(op, view))
 
 
-def _reshaped(at: Expressions, op: Op, view: View) -> Polynomial:
+def _reshaped(exprs: Expressions, op: Op, view: View) -> Polynomial:
     try:
-        return _moved(at, op, view)
+        return _moved(exprs, op, view)
     except UnknownOpError:
-        return at.of_rows(op, view)
+        return exprs.between_reshapes(op, view)
 
 
-def _inputs(at: Expressions, op: Op, view: View) -> list[Polynomial]:
-    shape = at.shape(op.outputs[0])
-    return [at.polynomial(at.input_view(view, name, shape)) for name in op.inputs if name]
+def _inputs(exprs: Expressions, op: Op, view: View) -> list[Polynomial]:
+    """Return the polynomials of an element-wise operator's inputs, with broadcasting."""
+    shape = exprs.shape(op.outputs[0])
+    return [exprs.polynomial(exprs.input_view(view, name, shape)) for name in op.inputs if name]
 
 
 def _combined(combine: Callable[[Algebra, Polynomial, Polynomial], Polynomial]) -> Any:
-    def rule(at: Expressions, op: Op, view: View) -> Polynomial:
-        result, *rest = _inputs(at, op, view)
+    """Return the rule of an operator that combines its inputs element by element."""
+
+    def rule(exprs: Expressions, op: Op, view: View) -> Polynomial:
+        result, *rest = _inputs(exprs, op, view)
         for other in rest:
-            result = combine(at.algebra, result, other)
+            result = combine(exprs.algebra, result, other)
         return result
 
     return rule
 
 
 def _applied(function: Callable[[Algebra, Polynomial, Mapping[str, Any]], Polynomial]) -> Any:
-    def rule(at: Expressions, op: Op, view: View) -> Polynomial:
-        return function(at.algebra, at.polynomial(View(op.inputs[0], view.roles, view.index)), op.attributes)
+    """Return the rule of an operator that applies a function of one input and of attributes."""
+
+    def rule(exprs: Expressions, op: Op, view: View) -> Polynomial:
+        return function(
+            exprs.algebra, exprs.polynomial(View(op.inputs[0], view.roles, view.index)), op.attributes
+        )
 
     return rule
 
 
-def _numbers(kind: ActivationKind, attributes: Mapping[str, Any]) -> list[float]:
+def _parameters(kind: ActivationKind, attributes: Mapping[str, Any]) -> tuple[float, ...]:
     """Return the parameters of an activation's operator, which are float32 in a file."""
-    return [float(attributes.get(key, kind.default(key))) for key, _ in kind.defaults]
+    return tuple(float(attributes.get(key, kind.default(key))) for key, _ in kind.defaults)
 
 
 def _hard_sigmoid(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]) -> Polynomial:
-    alpha, beta = _numbers(ACTIVATIONS["HardSigmoid"], attributes)
+    alpha, beta = _parameters(ACTIVATIONS["HardSigmoid"], attributes)
     return algebra.clip(add(scale(p, alpha), constant(beta)), 0.0, 1.0)
 
 
@@ -150,111 +146,109 @@ def _activation(name: str) -> Any:
     row = ACTIVATIONS[name]
 
     def rule(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]) -> Polynomial:
-        numbers = _numbers(row, attributes)
-        return algebra.odd(name, p) if row.is_odd else algebra.function(name, p, parameters=tuple(numbers))
+        if row.is_odd:
+            return algebra.odd_function(name, p)
+        return algebra.function(name, p, parameters=_parameters(row, attributes))
 
     return rule
 
 
-def _clip(at: Expressions, op: Op, view: View) -> Polynomial:
+def _clip(exprs: Expressions, op: Op, view: View) -> Polynomial:
     bounds = []
     for name, index, default in (("min", 1, -np.inf), ("max", 2, np.inf)):
         bound: float | None = op.attributes.get(name, default)
         if op.input(index):
-            bound = at.flow.number(op.input(index))
+            bound = exprs.flow.number(op.input(index))
         if bound is None:
             raise UnknownOpError
         bounds.append(float(bound))
     limit = 3.4e38  # exporters write this for no limit
     low, high = (-np.inf if bounds[0] < -limit else bounds[0]), (np.inf if bounds[1] > limit else bounds[1])
-    return at.algebra.clip(at.polynomial(View(op.inputs[0], view.roles, view.index)), low, high)
+    return exprs.algebra.clip(exprs.polynomial(View(op.inputs[0], view.roles, view.index)), low, high)
 
 
-def _prelu(at: Expressions, op: Op, view: View) -> Polynomial:
-    p, slope = _inputs(at, op, view)
+def _prelu(exprs: Expressions, op: Op, view: View) -> Polynomial:
+    p, slope = _inputs(exprs, op, view)
     number = float(slope.constant.ravel()[0])
     if not slope.is_constant or np.any(slope.constant != number):
         raise UnknownOpError
-    return at.algebra.function("LeakyRelu", p, parameters=(number,))
+    return exprs.algebra.function("LeakyRelu", p, parameters=(number,))
 
 
-_COMPARED = {"Greater": 1.0, "GreaterOrEqual": 1.0, "Less": -1.0, "LessOrEqual": -1.0}
+# the sign of the inputs' difference where a comparison is true
+_COMPARISONS = {"Greater": 1.0, "GreaterOrEqual": 1.0, "Less": -1.0, "LessOrEqual": -1.0}
 
 
-def _where(at: Expressions, op: Op, view: View) -> Polynomial:
-    shape = at.shape(op.outputs[0])
-    condition = at.input_view(view, op.inputs[0], shape)
-    p, q = (at.polynomial(at.input_view(view, name, shape)) for name in op.inputs[1:])
-    producer = at.flow.producer(at.flow.resolve(condition.name))
-    if producer is not None and producer.kind in _COMPARED:
-        first, second = _inputs(at, producer, View(producer.outputs[0], condition.roles, condition.index))
-        w = scale(add(first, second, -1.0), _COMPARED[producer.kind])
+def _where(exprs: Expressions, op: Op, view: View) -> Polynomial:
+    shape = exprs.shape(op.outputs[0])
+    condition = exprs.input_view(view, op.inputs[0], shape)
+    p, q = (exprs.polynomial(exprs.input_view(view, name, shape)) for name in op.inputs[1:])
+    producer = exprs.flow.producer(exprs.flow.resolve(condition.name))
+    if producer is not None and producer.kind in _COMPARISONS:
+        first, second = _inputs(exprs, producer, View(producer.outputs[0], condition.roles, condition.index))
+        w = scale(add(first, second, -1.0), _COMPARISONS[producer.kind])
         try:
-            return at.algebra.positive(w, p, q, "Equal" not in producer.kind)
+            return exprs.algebra.piecewise(w, p, q, "Equal" not in producer.kind)
         except UnknownOpError:
             pass
-    m = at.polynomial(condition)
+    m = exprs.polynomial(condition)
     if same(p, q):
         return p
-    if m.is_constant or not all(at.algebra.atoms[number].is_bool for number in m.atoms()):
+    if m.is_constant or not all(exprs.algebra.atoms[number].is_bool for number in m.atoms()):
         raise UnknownOpError
-    return add(at.algebra.multiply(m, add(p, q, -1.0)), q)
+    return add(exprs.algebra.multiply(m, add(p, q, -1.0)), q)
 
 
-def _not(at: Expressions, op: Op, view: View) -> Polynomial:
-    return add(constant(1), at.polynomial(View(op.inputs[0], view.roles, view.index)), -1.0)
-
-
-def _matmul(at: Expressions, op: Op, view: View) -> Polynomial:
+def _matmul(exprs: Expressions, op: Op, view: View) -> Polynomial:
     if not OPERATORS[op.kind].understands(op):
         raise UnknownOpError
     first, second = op.inputs
-    ranks = len(at.shape(first)), len(at.shape(second))
-    if at.flow.constant(second) is not None:
+    ranks = len(exprs.shape(first)), len(exprs.shape(second))
+    if exprs.flow.constant(second) is not None:
         lead = "abcdefg"[: ranks[0] - 1]
         if ranks[1] < 2 or len(view.roles) != ranks[0]:
             raise UnknownOpError
         first_letters = f"{lead[:-1]}k{lead[-1]}" if op.attributes.get("transA") and lead else f"{lead}k"
         letters = "nk" if op.attributes.get("transB") else "kn"
-        result = at.contract(view, [first_letters, letters, f"{lead}n"], (first, second))
+        result = exprs.contract(view, f"{first_letters},{letters}->{lead}n", first, second)
         return scale(result, float(op.attributes.get("alpha", 1.0)))
     if op.kind != "MatMul":
         raise UnknownOpError
-    if at.flow.constant(first) is not None and ranks[0] == 2:  # a column: W·x
+    if exprs.flow.constant(first) is not None and ranks[0] == 2:  # a column: W·x
         if ranks[1] == 1:
-            return at.contract(view, ["k", "nk", "n"], (second, first))
+            return exprs.contract(view, "k,nk->n", second, first)
         if ranks[1] == 2:
-            return at.contract(view, ["kb", "nk", "nb"], (second, first))
+            return exprs.contract(view, "kb,nk->nb", second, first)
     raise UnknownOpError
 
 
-def _gemm(at: Expressions, op: Op, view: View) -> Polynomial:
+def _gemm(exprs: Expressions, op: Op, view: View) -> Polynomial:
     if op.attributes.get("transA"):
         raise UnknownOpError
     letters = "nk" if op.attributes.get("transB") else "kn"
-    result = at.contract(view, ["bk", letters, "bn"], (op.inputs[0], op.inputs[1]))
+    result = exprs.contract(view, f"bk,{letters}->bn", op.inputs[0], op.inputs[1])
     result = scale(result, float(op.attributes.get("alpha", 1.0)))
     if op.input(2):
-        bias = at.polynomial(at.input_view(view, op.inputs[2], at.shape(op.outputs[0])))
+        bias = exprs.polynomial(exprs.input_view(view, op.inputs[2], exprs.shape(op.outputs[0])))
         result = add(result, bias, float(op.attributes.get("beta", 1.0)))
     return result
 
 
-def _fused_gemm(at: Expressions, op: Op, view: View) -> Polynomial:
+def _fused_gemm(exprs: Expressions, op: Op, view: View) -> Polynomial:
     function = _FUNCTIONS.get(str(op.attributes.get("activation")))
     if function is None or not OPERATORS[op.kind].understands(op):
         raise UnknownOpError
-    return function(at.algebra, _gemm(at, op, view), activation_numbers(op))
+    return function(exprs.algebra, _gemm(exprs, op, view), activation_numbers(op))
 
 
-def _einsum(at: Expressions, op: Op, view: View) -> Polynomial:
+def _einsum(exprs: Expressions, op: Op, view: View) -> Polynomial:
     terms = einsum_terms(op)
     if terms is None or len(op.inputs) != 2:
         raise UnknownOpError
     for first, second in ((0, 1), (1, 0)):
-        if at.flow.constant(op.inputs[second]) is not None:
-            letters = [terms[first], terms[second], terms[2]]
-            return at.contract(view, letters, (op.inputs[first], op.inputs[second]))
+        if exprs.flow.constant(op.inputs[second]) is not None:
+            equation = f"{terms[first]},{terms[second]}->{terms[2]}"
+            return exprs.contract(view, equation, op.inputs[first], op.inputs[second])
     raise UnknownOpError
 
 
@@ -274,8 +268,8 @@ _RULES: dict[str, Callable[[Expressions, Op, View], Polynomial]] = {
     "Mul": _combined(Algebra.multiply),
     "And": _combined(Algebra.multiply),
     "Div": _combined(Algebra.divide),
-    "Max": _combined(Algebra.larger),
-    "Min": _combined(Algebra.smaller),
+    "Max": _combined(Algebra.maximum),
+    "Min": _combined(Algebra.minimum),
     "Neg": _applied(lambda algebra, p, attributes: scale(p, -1.0)),
     "Reciprocal": _applied(lambda algebra, p, attributes: algebra.divide(constant(1), p)),
     "Exp": _applied(lambda algebra, p, attributes: algebra.exp(p)),
@@ -285,7 +279,7 @@ _RULES: dict[str, Callable[[Expressions, Op, View], Polynomial]] = {
     "PRelu": _prelu,
     "Clip": _clip,
     "Where": _where,
-    "Not": _not,
+    "Not": _applied(lambda algebra, p, attributes: add(constant(1), p, -1.0)),
     "MatMul": _matmul,
     "com.microsoft::FusedMatMul": _matmul,
     "Gemm": _gemm,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from onegru.core.dtypes import Array, to_float32
 from onegru.core.spec import Attention
 from onegru.dataflow.table import UnknownOpError
 from onegru.dataflow.view import View
-from onegru.fusion.cells.activation import Act, Activations
+from onegru.fusion.cells.activation import Activations, FoundActivation
 from onegru.fusion.cells.algebra import Algebra, Atom
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
@@ -25,6 +26,7 @@ from onegru.fusion.cells.polynomial import (
     constant,
     divided,
     drop,
+    one_atom,
     quotient,
     same,
     scalar,
@@ -32,21 +34,20 @@ from onegru.fusion.cells.polynomial import (
 )
 
 
-def find_cell(at: Expressions, name: str) -> Cell | None:
+def find_cell(exprs: Expressions, name: str) -> Cell | None:
     """Return the cell with a value as its new state; None if no cell is recognizable there."""
-    if (layer := layer_cell(at, name)) is not None:
+    if (layer := layer_cell(exprs, name)) is not None:
         return layer
-    found = at.of(name)
-    if found is None:
+    view, p = exprs.whole(name), exprs.definition(name)
+    if view is None or p is None:
         return None
-    view, p = found
     miss: MissError | None = None
     for number in sorted(p.atoms()):
-        atom = at.algebra.atoms[number]
-        if atom.kind != "value" or not _is_state(atom.view, view.width):
+        atom = exprs.algebra.atoms[number]
+        if atom.kind != "value" or not _is_whole(atom.view, view.width):
             continue
         try:
-            cell = _Matcher(at, name, view.width, atom).match(p)
+            cell = _Matcher(exprs, name, view.width, atom).match(p)
         except MissError as error:
             miss = miss or error
         except UnknownOpError:
@@ -59,56 +60,70 @@ def find_cell(at: Expressions, name: str) -> Cell | None:
     return None
 
 
-def _is_state(view: View, width: int) -> bool:
+def _is_whole(view: View, width: int) -> bool:
     return view.width == width and len(view.index) == 1 and np.array_equal(view.index[0], np.arange(width))
+
+
+class _UpdateGate(NamedTuple):
+    """The update gate with its attention."""
+
+    z: FoundActivation
+    attention: View | None = None
+    is_inverted: bool = False  # whether `attention` is 1 - a instead of a
+    variant: Attention = "openvino"
+
+
+class _ResetGate(NamedTuple):
+    """The reset gate, with its argument and the argument of the candidate."""
+
+    r: FoundActivation
+    r_part: GatePart
+    n_part: GatePart
 
 
 class _Matcher:
     """The search for a cell with one new state and one old state."""
 
-    def __init__(self, at: Expressions, name: str, width: int, state: Atom) -> None:
-        self.algebra: Algebra = at.algebra
+    def __init__(self, exprs: Expressions, name: str, width: int, state: Atom) -> None:
+        self.algebra: Algebra = exprs.algebra
         self.name = name
-        self.is_float64 = at.flow.dtype(name) == "float64"
-        self.activations = Activations(at.algebra, self.is_float64)
+        self.is_float64 = exprs.flow.dtype(name) == "float64"
+        self.activations = Activations(exprs.algebra, self.is_float64)
         self.width = width
         self.state = state
-        self.h = Polynomial({(state.number,): np.ones(())})
+        self.h = one_atom(state.number)
 
     def depends(self, number: int) -> bool:
         """Whether an atom depends on the state."""
         return self.state.view.name in self.algebra.atoms[number].values
 
     def match(self, p: Polynomial) -> Cell | None:
+        """Return the cell with the new state p; None if p is no sum of the old state and a candidate."""
         blend = self._blend(p)
         if blend is None:
             return None
         keep, candidate = blend
         keep, masks = split_masks(self.algebra, keep, self.state.view.name)
-        z, attention, keeps, kind = self._update_gate(keep)
+        z, attention, is_inverted, variant = self._update_gate(keep)
         n = self._activation(candidate, "the candidate")
-        for act, what in ((z, "its update gate"), (n, "its candidate")):
-            if act.factor != 1.0:  # only the reset gate's factor can move into R
-                raise MissError(f"{what} is {act.factor:.15g} times {act.function}")
-        zx = self._linear(z.argument, "the update gate")
-        r, n_parts = self._candidate(n.argument, z)
-        parts = [zx, *n_parts]
+        for gate, what in ((z, "its update gate"), (n, "its candidate")):
+            if gate.factor != 1.0:  # only the reset gate's factor can move into R
+                raise MissError(f"{what} is {gate.factor:.15g} times {gate.function}")
+        z_part = self._linear(z.argument, "the update gate")
+        r, r_part, n_part = self._candidate(n.argument, z)
+        parts = [z_part, r_part, n_part]
         if r.function != z.function:
             raise MissError(f"its gates are {z.function} and {r.function}; must be the same function")
-        for act in (z, n):
-            if (
-                act.clip is not None
-                and act.function.name == "ThresholdedRelu"
-                and act.clip == act.function.alpha
-            ):
+        for gate in (z, n):
+            clip, function = gate.clip, gate.function
+            if clip is not None and function.name == "ThresholdedRelu" and clip == function.alpha:
                 raise MissError("its ThresholdedRelu is clipped at its threshold")
         if not r.clip == n.clip == z.clip:
             raise MissError("its activations have different clip values")
         self._check_numbers(z, r, n)
-        after = n_parts[0].after
         inputs, W, shared = join_inputs(self.algebra, self.width, parts)
         R = np.concatenate([part.R for part in parts])
-        B = np.concatenate([*(part.bias for part in parts), np.zeros(2 * self.width), n_parts[1].inner])
+        B = np.concatenate([*(part.bias for part in parts), np.zeros(2 * self.width), n_part.inner_bias])
         return Cell(
             self.name,
             self.state.view,
@@ -117,20 +132,20 @@ class _Matcher:
             R,
             B,
             (z.function, n.function),
-            after,
+            r_part.reset_after,
             z.clip,
             attention,
-            keeps,
+            is_inverted,
             masks,
-            attention_kind=kind,
+            attention_kind=variant,
             shared=shared,
         )
 
-    def _check_numbers(self, *acts: Act) -> None:
+    def _check_numbers(self, *gates: FoundActivation) -> None:
         """Raise MissError for float64 parameters that a node's float32 attributes would round."""
-        numbers = [number for act in acts for number in (*act.numbers, act.clip) if number is not None]
+        numbers = [number for gate in gates for number in (*gate.exact_parameters, gate.clip)]
         for number in numbers if self.is_float64 else ():
-            if to_float32(number) != number:
+            if number is not None and to_float32(number) != number:
                 words = "which a node's attributes would round; its outputs are float64"
                 raise MissError(f"{number!r} of its activations is not a float32 number, {words}")
 
@@ -159,41 +174,40 @@ class _Matcher:
         both = add(algebra.multiply(kept, self.h), algebra.multiply(share, candidate))
         if not found or not same(p, both):
             inner = algebra.inner_atoms(p)
-            if not any(algebra.atoms[item].kind == "dot" for item in inner):
+            if not any(algebra.atoms[item].kind == "matmul" for item in inner):
                 return None
             raise MissError("the term added to the old state is not (1 - z) times one candidate")
         return kept, candidate
 
-    def _update_gate(self, keep: Polynomial) -> tuple[Act, View | None, bool, Attention]:
-        """Return the update gate, its attention, whether this is 1 - a, and the attention variant."""
-        whole = self.activations.find(keep)
+    def _update_gate(self, keep: Polynomial) -> _UpdateGate:
+        """Return the update gate and its attention."""
+        find = self.activations.find
+        whole = find(keep)
         if whole is not None and whole.function.name != "Affine":
-            return whole, None, False, "openvino"
+            return _UpdateGate(whole)
         for number in sorted(keep.atoms()):
             atom = self.algebra.atoms[number]
             if atom.kind != "value" or self.depends(number) or (len(atom.view.index) and self.width > 1):
                 continue
+            # keep is without + a∘part
             without = Polynomial({m: item for m, item in keep.terms.items() if number not in m})
             part = Polynomial({drop(m, number): item for m, item in keep.terms.items() if number in m})
             if any(monomial.count(number) > 1 for monomial in keep.terms):
                 continue
-            if not without.terms and (found := self.activations.find(part)) is not None:
-                return found, atom.view, True, "openvino"
-            if same(without, scale(part, -1.0)) and (found := self.activations.find(without)) is not None:
-                return found, atom.view, False, "openvino"
+            if not without.terms and (found := find(part)) is not None:
+                return _UpdateGate(found, atom.view, True)
+            if same(without, scale(part, -1.0)) and (found := find(without)) is not None:
+                return _UpdateGate(found, atom.view)
             rest = add(constant(1), part)  # 1 - a·(1 - z) = 1 - a + a·z
-            if same(without, constant(1)) and (found := self.activations.find(rest)) is not None:
-                return found, atom.view, False, "dien"
-            if (
-                same(add(without, part), constant(1))
-                and (found := self.activations.find(without)) is not None
-            ):
-                return found, atom.view, True, "dien"
+            if same(without, constant(1)) and (found := find(rest)) is not None:
+                return _UpdateGate(found, atom.view, variant="dien")
+            if same(add(without, part), constant(1)) and (found := find(without)) is not None:
+                return _UpdateGate(found, atom.view, True, "dien")
         if whole is not None:
-            return whole, None, False, "openvino"
+            return _UpdateGate(whole)
         raise MissError("its update gate is not one of the activations of a GRU")
 
-    def _activation(self, p: Polynomial, what: str) -> Act:
+    def _activation(self, p: Polynomial, what: str) -> FoundActivation:
         found = self.activations.find(p)
         if found is None:
             raise MissError(f"{what} is not one of the activations of a GRU")
@@ -223,20 +237,20 @@ class _Matcher:
         if atom.number == self.state.number:
             part.R = part.R + np.diag(np.broadcast_to(coefficient, self.width))
             return True
-        if atom.kind != "dot" or not same(atom.arguments[0], self.h):
+        if atom.kind != "matmul" or not same(atom.arguments[0], self.h):
             return False
         assert atom.matrix is not None
         part.R = part.R + (atom.matrix.make() * coefficient).T
         return True
 
-    def _candidate(self, q: Polynomial, z: Act) -> tuple[Act, tuple[GatePart, GatePart]]:
+    def _candidate(self, q: Polynomial, z: FoundActivation) -> _ResetGate:
         """Return the reset gate, and the parameters of the reset gate and of the candidate."""
         after = self._reset_after(q, z)
         if after is not None:
             return after
         part, reset = GatePart(self.width), None
         for monomial, coefficient in q.terms.items():
-            if self._is_before(monomial):
+            if self._is_matmul_of_gated_state(monomial):
                 atom = self.algebra.atoms[monomial[0]]
                 gate = quotient(atom.arguments[0], self.state.number)
                 if gate is None or (reset is not None and not same(gate, reset)):
@@ -253,9 +267,9 @@ class _Matcher:
             raise MissError(words)
         r = self._reset_gate(reset, z)
         part.R = part.R * r.factor
-        return r, (self._linear(r.argument, "the reset gate"), part)
+        return _ResetGate(r, self._linear(r.argument, "the reset gate"), part)
 
-    def _reset_gate(self, reset: Polynomial, z: Act) -> Act:
+    def _reset_gate(self, reset: Polynomial, z: FoundActivation) -> FoundActivation:
         """Return the reset gate with the update gate's function, if it is a multiple of it."""
         factors = [1.0]
         for monomial, item in reset.terms.items():
@@ -269,11 +283,11 @@ class _Matcher:
                     factors.append(number / 2 / z.function.parameters[0])
                 if z.function.name == "Affine":
                     factors.append(number / z.function.parameters[0])
-        first: Act | None = None
+        first: FoundActivation | None = None
         for factor in factors:
             found = self.activations.find(scale(reset, 1 / factor)) if factor else None
             if found is not None:
-                found = replace(self.activations.fitted(found, z), factor=found.factor * factor)
+                found = replace(self.activations.with_parameters_of(found, z), factor=found.factor * factor)
                 first = first or found
                 if (found.function, found.clip) == (z.function, z.clip):
                     return found
@@ -281,29 +295,23 @@ class _Matcher:
             raise MissError("the reset gate is not one of the activations of a GRU")
         return first
 
-    def _is_before(self, monomial: Monomial) -> bool:
+    def _is_matmul_of_gated_state(self, monomial: Monomial) -> bool:
+        """Whether a term is a matmul of r∘h."""
         if len(monomial) != 1 or not self.depends(monomial[0]):
             return False
         atom = self.algebra.atoms[monomial[0]]
-        return atom.kind == "dot" and not same(atom.arguments[0], self.h)
+        return atom.kind == "matmul" and not same(atom.arguments[0], self.h)
 
-    def _reset_after(self, q: Polynomial, z: Act) -> tuple[Act, tuple[GatePart, GatePart]] | None:
+    def _reset_after(self, q: Polynomial, z: FoundActivation) -> _ResetGate | None:
         """Return the result of `_candidate` for a term r∘(h·R + b); None if there is no such term."""
-        products = sorted(
-            {
-                number
-                for monomial in q.terms
-                if len(monomial) > 1
-                for number in monomial
-                if self._is_product(number)
-            }
-        )
-        if not products:
+        factors = {number for monomial in q.terms if len(monomial) > 1 for number in monomial}
+        matmuls = sorted(filter(self._is_matmul_of_state, factors))
+        if not matmuls:
             return None
-        if len(products) == 1:
-            return self._reset_after_of(q, z, products)
+        if len(matmuls) == 1:
+            return self._reset_after_of(q, z, matmuls)
         miss: MissError | None = None
-        for chosen in (products, *([number] for number in products)):
+        for chosen in (matmuls, *([number] for number in matmuls)):
             try:
                 return self._reset_after_of(q, z, chosen)
             except MissError as error:
@@ -311,18 +319,16 @@ class _Matcher:
         assert miss is not None
         raise miss
 
-    def _is_product(self, number: int) -> bool:
-        """Whether an atom is a matmul of the state with a matrix."""
+    def _is_matmul_of_state(self, number: int) -> bool:
+        """Whether an atom is a matmul of h."""
         atom = self.algebra.atoms[number]
-        return atom.kind == "dot" and same(atom.arguments[0], self.h)
+        return atom.kind == "matmul" and same(atom.arguments[0], self.h)
 
-    def _reset_after_of(
-        self, q: Polynomial, z: Act, products: list[int]
-    ) -> tuple[Act, tuple[GatePart, GatePart]]:
+    def _reset_after_of(self, q: Polynomial, z: FoundActivation, matmuls: list[int]) -> _ResetGate:
         reset: Polynomial | None = None
         R = np.zeros((self.width, self.width))
         rest = q
-        for number in products:
+        for number in matmuls:
             share = Polynomial({drop(m, number): item for m, item in q.terms.items() if number in m})
             if reset is not None and not same(share, reset):
                 raise MissError("matmuls with h have different reset gates")
@@ -330,7 +336,7 @@ class _Matcher:
             matrix = self.algebra.atoms[number].matrix
             assert matrix is not None
             R = R + matrix.make().T
-            term = self.algebra.multiply(share, Polynomial({(number,): np.ones(())}))
+            term = self.algebra.multiply(share, one_atom(number))
             rest = add(rest, term, -1.0)
         assert reset is not None
         r = self._reset_gate(reset, z)
@@ -350,7 +356,7 @@ class _Matcher:
             if any(map(self.depends, monomial)):
                 raise MissError("its candidate uses the state outside the reset gate's matmul")
             self._add_term(part, monomial, coefficient)
-        part.R, part.inner = R * r.factor, inner * r.factor
+        part.R, part.inner_bias = R * r.factor, inner * r.factor
         gate_part = self._linear(r.argument, "the reset gate")
-        gate_part.after = True
-        return r, (gate_part, part)
+        gate_part.reset_after = True
+        return _ResetGate(r, gate_part, part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,25 +13,36 @@ from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.polynomial import Monomial
 
+_Value = tuple[str, tuple[Role, ...]]  # a value's name, and the roles of its axes
+
+
+class _Term(NamedTuple):
+    """A product of columns of a value with weights, in one gate."""
+
+    gate: int
+    value: _Value
+    columns: list[tuple[int, ...]]  # the index of each, as in `View`
+    weights: Array  # [columns, units]
+    is_matmul: bool  # whether each unit uses all columns
+
 
 class GatePart:
-    """Parameters of one gate."""
+    """The argument of one gate: a sum of products with x, of a product with h, and of biases."""
 
     def __init__(self, width: int) -> None:
-        self.bias: Array = np.zeros(width)
-        self.inner: Array = np.zeros(width)
+        self.x: dict[Monomial, Array] = {}  # the coefficients of terms without h
         self.R: Array = np.zeros((width, width))
-        self.x: dict[Monomial, Array] = {}
-        self.after = False
+        self.bias: Array = np.zeros(width)
+        self.inner_bias: Array = np.zeros(width)  # Rb, if the reset gate multiplies it
+        self.reset_after = False  # whether the reset gate is applied after the matmul with R
 
 
 def join_inputs(
     algebra: Algebra, width: int, parts: Sequence[GatePart]
 ) -> tuple[tuple[View, ...], Array, tuple[bool, ...]]:
     """Return the values that form x, W, and for each value whether all units of all gates use all of it."""
-    columns: dict[tuple[str, tuple[Role, ...]], dict[tuple[int, ...], int]] = {}
-    views_by_key: dict[tuple[str, tuple[Role, ...]], View] = {}
-    entries: list[tuple[int, tuple[str, tuple[Role, ...]], Array, Array, bool]] = []
+    columns: dict[_Value, dict[tuple[int, ...], int]] = {}  # the position in W of each column
+    terms: list[_Term] = []
     used: dict[bool, set[object]] = {False: set(), True: set()}  # columns, by whether a matmul uses them
     for gate, part in enumerate(parts):
         for monomial, coefficient in part.x.items():
@@ -38,37 +50,32 @@ def join_inputs(
             if len(monomial) != 1 or atom.view is None:
                 raise MissError("a term of a gate is not a product of one value with a constant")
             view: View = atom.view
-            if atom.kind == "dot":
-                assert atom.matrix is not None
+            if atom.matrix is not None:
                 weights = atom.matrix.make() * coefficient
-            else:
+            elif len(view.index):
                 weights = np.eye(width) * coefficient
-                if not len(view.index):
-                    weights = np.broadcast_to(coefficient, width)[None]
-            key = view.name, view.roles
-            views_by_key[key] = view
-            known, is_product = columns.setdefault(key, {}), atom.kind == "dot" or not len(view.index)
+            else:
+                weights = np.broadcast_to(coefficient, width)[None]
+            value, is_matmul = (view.name, view.roles), atom.matrix is not None or not len(view.index)
             index = view.index if len(view.index) else np.zeros((0, 1), int)
-            for column in map(tuple, index.T.tolist()):
-                known.setdefault(column, len(known))
-                used[is_product].add((key, column))
-            entries.append((gate, key, index, weights, is_product))
-    if not entries:
+            terms.append(_Term(gate, value, list(map(tuple, index.T.tolist())), weights, is_matmul))
+            columns.setdefault(value, {}).update(dict.fromkeys(terms[-1].columns, 0))
+            used[is_matmul].update((value, column) for column in terms[-1].columns)
+    if not terms:
         raise MissError("it has no input x")
     if 1 < width <= len(used[False] - used[True]) / len(parts):  # a matmul that the model does not need
         raise MissError("its gates use values without a matmul, so W would be an identity matrix")
     views, starts, total = [], {}, 0
-    for key, known in columns.items():
+    for value, known in columns.items():
         order = sorted(known)
-        columns[key] = {column: position for position, column in enumerate(order)}
-        starts[key], total = total, total + len(order)
-        index = np.array(order, np.int64).T.reshape(-1, len(order))
-        views.append(View(views_by_key[key].name, views_by_key[key].roles, index))
+        columns[value] = {column: position for position, column in enumerate(order, total)}
+        starts[value], total = total, total + len(order)
+        views.append(View(*value, np.array(order, np.int64).T.reshape(-1, len(order))))
     W, is_used = np.zeros((3 * width, total)), np.zeros((3 * width, total), bool)
-    for gate, key, index, weights, is_product in entries:
-        rows = [starts[key] + columns[key][column] for column in map(tuple, index.T.tolist())]
-        units = slice(gate * width, (gate + 1) * width)
-        np.add.at(W[units].T, rows, weights)
-        is_used[units, rows] |= is_product or np.eye(width, dtype=bool)
-    shared = [is_used[:, start : start + len(columns[key])].all() for key, start in starts.items()]
+    for term in terms:
+        positions = [columns[term.value][column] for column in term.columns]
+        units = slice(term.gate * width, (term.gate + 1) * width)
+        np.add.at(W[units].T, positions, term.weights)
+        is_used[units, positions] |= term.is_matmul or np.eye(width, dtype=bool)
+    shared = [is_used[:, start : start + len(columns[value])].all() for value, start in starts.items()]
     return tuple(views), W, tuple(map(bool, shared))

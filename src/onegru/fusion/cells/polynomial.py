@@ -82,6 +82,11 @@ def constant(value: float | Array) -> Polynomial:
     return Polynomial({CONSTANT: array} if np.any(array) else {})
 
 
+def one_atom(number: int) -> Polynomial:
+    """Return a polynomial that is one atom."""
+    return Polynomial({(number,): np.ones(())})
+
+
 def add(p: Polynomial, q: Polynomial, factor: float = 1.0) -> Polynomial:
     """Return p + factor·q."""
     terms = dict(p.terms)
@@ -91,11 +96,11 @@ def add(p: Polynomial, q: Polynomial, factor: float = 1.0) -> Polynomial:
             continue
         total = terms[monomial] + coefficient * factor
         size = np.abs(terms[monomial]) + np.abs(coefficient * factor)
-        if monomial and np.all(np.abs(total) <= CLOSE * size):
+        if monomial and np.all(np.abs(total) <= CLOSE * size):  # the terms cancel
             del terms[monomial]
         else:
             terms[monomial] = total
-    return _limited(terms)
+    return _checked(terms)
 
 
 def drop(monomial: Monomial, number: int) -> Monomial:
@@ -127,7 +132,8 @@ def scale(p: Polynomial, factor: float | Array) -> Polynomial:
     return Polynomial({monomial: coefficient * factor for monomial, coefficient in p.terms.items()})
 
 
-def _limited(terms: dict[Monomial, Array]) -> Polynomial:
+def _checked(terms: dict[Monomial, Array]) -> Polynomial:
+    """Return a polynomial, without a constant 0; raise UnknownOpError if it is too long."""
     if len(terms) > MOST_TERMS:
         raise UnknownOpError
     return Polynomial({monomial: item for monomial, item in terms.items() if monomial or np.any(item)})
@@ -138,8 +144,8 @@ def ratio(p: Polynomial, q: Polynomial) -> float | None:
     if p.terms.keys() != q.terms.keys() or not p.terms:
         return None
     key = next(iter(p.terms))
-    size = int(np.argmax(np.abs(q.terms[key])))
-    divisor = float(q.terms[key].ravel()[size])
+    largest = int(np.argmax(np.abs(q.terms[key])))
+    divisor = float(q.terms[key].ravel()[largest])
     numerator = np.broadcast_to(p.terms[key], q.terms[key].shape) if p.terms[key].ndim == 0 else p.terms[key]
-    found = float(numerator.ravel()[size if numerator.size > size else 0]) / divisor if divisor else 0.0
+    found = float(numerator.ravel()[largest if numerator.size > largest else 0]) / divisor if divisor else 0.0
     return found if found and same(p, scale(q, found)) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,48 +14,47 @@ from onegru.dataflow.operator import LoopIndex, Op, Shape
 from onegru.dataflow.table import Call, UnknownOpError, operator_of
 from onegru.dataflow.table.making import broadcast_view
 from onegru.dataflow.view import COLUMNS, ROWS, View
+from onegru.fusion.cells.algebra import Algebra
 
 _MOST_COLUMNS = 2**18
 
 
-def whole_view(flow: Flow, name: str) -> View | None:
-    """Return a view of the whole last axis of a value; other axes are rows. None if its size is unknown."""
-    shape = flow.shape(name)
-    if not shape or not isinstance(shape[-1], int) or shape[-1] > _MOST_COLUMNS:
-        return None
-    return View(name, (ROWS,) * (len(shape) - 1) + (COLUMNS,), np.arange(shape[-1])[None])
-
-
+@dataclass(eq=False)
 class Views:
     """The views of the values of a flow."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        indices: Mapping[str, LoopIndex] | None = None,
-        slices: Mapping[str, Slices] | None = None,
-    ) -> None:
-        self.flow = flow
-        self.indices = dict(indices or {})
-        self.slices = dict(slices or {})
+    flow: Flow
+    algebra: Algebra  # the atoms of the analysis
+    indices: Mapping[str, LoopIndex] = field(default_factory=dict)  # the iteration indices of a loop's body
+    slices: Mapping[str, Slices] = field(default_factory=dict)  # the sliced values, by the body's input
 
     def whole(self, name: str) -> View | None:
-        """Return a view of all columns of a value; None if their number is unknown."""
-        return whole_view(self.flow, name)
+        """Return a view of the whole last axis of a value, in all rows; None if its size is unknown."""
+        shape = self.flow.shape(name)
+        if not shape or not isinstance(shape[-1], int) or shape[-1] > _MOST_COLUMNS:
+            return None
+        return View(name, (ROWS,) * (len(shape) - 1) + (COLUMNS,), np.arange(shape[-1])[None])
 
     def slice_of(self, view: View) -> View:
         """Return the view of the value outside the loop that an iteration reads a slice of."""
         source = self.slices[view.name]
-        index = LoopIndex(1, 0) if source.step > 0 else LoopIndex(-1, -1, -1)
+        index = LoopIndex(1, 0) if source.step > 0 else LoopIndex(-1, -1, -1)  # from the end of the axis
         after = view.roles[source.axis + source.is_kept :]
         return View(source.name, (*view.roles[: source.axis], index, *after), view.index)
 
-    def through(self, op: Op, view: View) -> list[tuple[Array, View]] | None:
+    def sources(self, op: Op, view: View) -> list[tuple[Array, View]] | None:
         """Return the sources of columns as (columns, view) pairs; None if the operator does not only move."""
         if not operator_of(op.kind).has_view:
             return None
         call = Call(op, self.flow)
         return call.operator.source(call, view)
+
+    def source(self, op: Op, view: View) -> View:
+        """Return the only source of an operator's output; raise UnknownOpError if there is none."""
+        found = self.sources(op, view)
+        if found is None or len(found) != 1:
+            raise UnknownOpError
+        return found[0][1]
 
     def shape(self, name: str) -> Shape:
         """Return a value's shape."""

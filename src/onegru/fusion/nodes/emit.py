@@ -91,14 +91,14 @@ class Emitter(Builder):
                 index, roles[axis] = np.delete(index, roles[:axis].count(COLUMNS), 0), 0
         for axis in reversed(range(len(roles))):
             role = roles[axis]
-            if isinstance(role, LoopIndex) and axis != time:
+            if axis == time or isinstance(role, str):
+                continue
+            if isinstance(role, LoopIndex):
                 value = self._iteration_slice(value, role, axis, what)
-                del roles[axis]
-                time = time - 1 if time is not None and axis < time else time
-            elif isinstance(role, int) and axis != time:
+            else:
                 value = self.gather(value, role, axis, what)
-                del roles[axis]
-                time = time - 1 if time is not None and axis < time else time
+            del roles[axis]
+            time = time - 1 if time is not None and axis < time else time
         if time is not None:
             roles[time] = STEPS
         shape = self.shape(value)

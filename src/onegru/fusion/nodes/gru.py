@@ -97,7 +97,7 @@ def add_gru(
         attributes |= {"attention": cell.attention_kind} if cell.attention_kind != "openvino" else {}
     while not inputs[-1]:
         inputs.pop()
-    Y, Y_h = (emitter.fresh(name) if asked else "" for name, asked in zip(("Y", "Y_h"), outputs, strict=True))
+    Y, Y_h = (emitter.fresh(name) if used else "" for name, used in zip(("Y", "Y_h"), outputs, strict=True))
     kind = AUGRU if attention else "GRU"
     given = (Y, Y_h) if Y_h else (Y,)
     name = cell.name if cell.name not in ("", *emitter.names) else emitter.fresh(kind.rpartition(":")[2])

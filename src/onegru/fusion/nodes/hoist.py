@@ -14,7 +14,7 @@ from onegru.dataflow.table.cutting import Slice
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.nodes.emit import Emitter
-from onegru.fusion.nodes.sources import Sliced, direction
+from onegru.fusion.nodes.sources import Sliced, slice_step
 
 #: A value outside a loop, and whether it has a leading axis of iterations.
 _Value = tuple[str, bool]
@@ -43,7 +43,7 @@ class Hoist:
         self.step = 0  # 1 if the iterations are in order, -1 if they are reversed; 0 if unknown
         self._known: dict[str, _Value] = {}
 
-    def over_time(self, view: View) -> Sliced:
+    def source(self, view: View) -> Sliced:
         """Return the source of a value that iterations compute."""
         axes = [axis for axis, role in enumerate(view.roles) if isinstance(role, LoopIndex)]
         if axes and self.emitter.shape(view.name)[axes[0]] != self.loop.count:
@@ -145,7 +145,7 @@ class Hoist:
         if (found := self._index_of(op)) is not None:
             axis, index, is_kept = found
             outer = self.body.resolve(op.inputs[0])
-            step = direction(index, self.emitter.shape(outer)[axis], self.loop.count)
+            step = slice_step(index, self.emitter.shape(outer)[axis], self.loop.count)
             if step is None:
                 raise MissError(f"{name!r} is read in another order")
             return self._all_slices(outer, axis, step, is_kept), True
@@ -225,20 +225,20 @@ class Hoist:
 # Rules that compute all iterations; at least one of the inputs has a leading axis of iterations.
 
 
-def _ahead(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    call = Call(op, at.body)
+def _ahead(hoist: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    call = Call(op, hoist.body)
     try:
         change = call.operator.ahead(call, [varies for _, varies in given])
     except UnknownOpError as error:
         raise MissError(
             str(error) or f"{op.kind} cannot be computed for all iterations at once"
         ) from error.__cause__
-    inputs = [at.repeated(item) if change.repeat else item[0] for item in given]
+    inputs = [hoist.repeated(item) if change.repeat else item[0] for item in given]
     if change.widen:
-        rank = at.rank(name)
-        inputs = [_widened(at, *item, rank) for item in zip(given, op.inputs, strict=True)]
+        rank = hoist.rank(name)
+        inputs = [_widened(hoist, *item, rank) for item in zip(given, op.inputs, strict=True)]
     if op.kind == "Reshape":
-        return _reshape(at, inputs[0], change.changed["shape"], at.lead(given), at.shape(name))
+        return _reshape(hoist, inputs[0], change.changed["shape"], hoist.lead(given), hoist.shape(name))
     attributes: dict[str, Any] = {}
     for key, numbers in change.changed.items():
         parameter = call.operator.parameters.get(key)
@@ -246,54 +246,54 @@ def _ahead(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
             attributes[key] = numbers
             continue
         inputs += [""] * (parameter.input + 1 - len(inputs))
-        inputs[parameter.input] = at.emitter.ints(*numbers)
-    return at.copied(op, inputs, at.lead(given), name, **attributes)
+        inputs[parameter.input] = hoist.emitter.ints(*numbers)
+    return hoist.copied(op, inputs, hoist.lead(given), name, **attributes)
 
 
-def _reshape(at: Hoist, value: str, sizes: Sequence[int], lead: Shape, shape: Shape) -> _Value:
+def _reshape(hoist: Hoist, value: str, sizes: Sequence[int], lead: Shape, shape: Shape) -> _Value:
     """Add a Reshape. One size may be dynamic if the number of iterations is fixed."""
     (steps,) = lead
     if list(sizes).count(-1) > isinstance(steps, int):
         raise MissError("its sizes are dynamic")
-    target = at.emitter.ints(steps if isinstance(steps, int) else 0, *sizes)
-    return at.emitter.op("Reshape", [value, target], "ahead", (steps, *shape)), True
+    target = hoist.emitter.ints(steps if isinstance(steps, int) else 0, *sizes)
+    return hoist.emitter.op("Reshape", [value, target], "ahead", (steps, *shape)), True
 
 
-def _widened(at: Hoist, value: _Value, name: str, rank: int) -> str:
+def _widened(hoist: Hoist, value: _Value, name: str, rank: int) -> str:
     """Return a value that broadcasts with others of this rank like the body's value."""
-    missing = rank - at.rank(name)
+    missing = rank - hoist.rank(name)
     if not value[1] or not missing:
         return value[0]
-    return at.emitter.unsqueeze(value[0], range(1, missing + 1), "ahead")
+    return hoist.emitter.unsqueeze(value[0], range(1, missing + 1), "ahead")
 
 
-def _gemm(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+def _gemm(hoist: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
     """Replace a matmul by a batched matmul."""
     (a, _), (b, changes), *bias = given
     if changes or not given[0][1] or op.attributes.get("transA"):
         raise MissError("its matmul cannot be computed for all iterations at once")
-    emitter, shape = at.emitter, (*at.lead(given), *at.shape(name))
+    emitter, shape = hoist.emitter, (*hoist.lead(given), *hoist.shape(name))
     if op.attributes.get("transB"):
         b = emitter.transpose(b, (1, 0), "ahead")
     value = emitter.op("MatMul", [a, b], "ahead", shape)
     if (alpha := op.attributes.get("alpha", 1.0)) != 1:
         value = emitter.op("Mul", [value, emitter.number(alpha)], "ahead", shape)
     if bias and bias[0][0]:
-        added = _widened(at, bias[0], op.inputs[2], 2)
+        added = _widened(hoist, bias[0], op.inputs[2], 2)
         if (beta := op.attributes.get("beta", 1.0)) != 1:
             added = emitter.op("Mul", [added, emitter.number(beta)], "ahead", emitter.shape(added))
         value = emitter.op("Add", [value, added], "ahead", shape)
     return value, True
 
 
-def _shape(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+def _shape(hoist: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
     """Add the operators for a shape, which is equal in all iterations."""
-    at.check("Shape")
-    rank = at.rank(op.inputs[0])
+    hoist.check("Shape")
+    rank = hoist.rank(op.inputs[0])
     first, last, _ = slice(op.attributes.get("start", 0), op.attributes.get("end")).indices(rank)
-    whole = at.emitter.op("Shape", [given[0][0]], "shape", (rank + 1,))
-    bounds = [at.emitter.ints(index) for index in (first + 1, last + 1, 0)]
-    return at.emitter.op("Slice", [whole, *bounds], "shape", (last - first,)), False
+    whole = hoist.emitter.op("Shape", [given[0][0]], "shape", (rank + 1,))
+    bounds = [hoist.emitter.ints(index) for index in (first + 1, last + 1, 0)]
+    return hoist.emitter.op("Slice", [whole, *bounds], "shape", (last - first,)), False
 
 
 _RULES: dict[str, Callable[[Hoist, Op, list[_Value], str], _Value]] = {"Gemm": _gemm, "Shape": _shape}

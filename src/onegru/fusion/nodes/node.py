@@ -66,20 +66,20 @@ class Recurrence:
 
 
 def add_node(
-    made: NewOps, emitter: Emitter, recurrence: Recurrence, asked: Collection[str]
+    new_ops: NewOps, emitter: Emitter, recurrence: Recurrence, requested: Collection[str]
 ) -> tuple[str, str, str, int]:
-    """Add a recurrence's node."""
+    """Add a recurrence's node; return Y, Y_h, Y with zeros for masked steps, and the input size."""
     cell = recurrence.cell
-    X, width = _input(made, emitter, recurrence)
+    X, width = _input(new_ops, emitter, recurrence)
     whole, W, mask = X, cell.W, ""
     if any(len(mask.view.index) and cell.hidden_size > 1 for mask in cell.masks):
         raise MissError("its steps are masked unit by unit")
-    has_lengths = recurrence.lengths is not None and may_have_lengths(emitter, cell, asked)
+    has_lengths = recurrence.lengths is not None and may_have_lengths(emitter, cell, requested)
     if cell.masks and not has_lengths:
         if recurrence.lengths is not None:
             mask = add_mask(emitter, recurrence.lengths, whole)
         for source, is_off in () if mask else recurrence.masks:
-            value = _sequence(made, emitter, source, "mask", recurrence.reverse)
+            value = _sequence(new_ops, emitter, source, "mask", recurrence.reverse)
             shape = emitter.shape(value)
             value = emitter.op("Not", [value], "mask", shape) if is_off else value
             mask = emitter.op("And", [mask, value], "mask", shape) if mask else value
@@ -87,9 +87,9 @@ def add_node(
         X, W = mask_steps(emitter, X, mask, cell)
     scores = ""
     if recurrence.attention is not None:
-        scores = _sequence(made, emitter, recurrence.attention, "A", recurrence.reverse)
+        scores = _sequence(new_ops, emitter, recurrence.attention, "A", recurrence.reverse)
         shape = emitter.shape(scores)
-        if cell.keeps:
+        if cell.inverts_attention:
             scores = emitter.op("Sub", [emitter.number(1.0), scores], "A", shape)
         if mask:
             scores = emitter.op("Where", [mask, scores, emitter.number(0.0)], "A", shape)
@@ -99,7 +99,7 @@ def add_node(
         lengths = add_lengths(emitter, recurrence.lengths, whole)
     state = "" if is_zero(emitter.flow, cell.state.name) else _first_state(emitter, cell.state, whole)
     direction = "reverse" if recurrence.reverse else "forward"
-    outputs = bool({"Y", "zeroed"} & set(asked)), "Y_h" in asked
+    outputs = bool({"Y", "zeroed"} & set(requested)), "Y_h" in requested
     Y, Y_h = add_gru(emitter, cell, X, W, lengths, state, scores, direction, outputs)
     steps = emitter.shape(X)[0]
     if Y_h and state and isinstance(steps, str):
@@ -108,16 +108,16 @@ def add_node(
         first = emitter.squeeze(state, [0], "initial_h")
         Y_h = emitter.op("Where", [is_empty, first, Y_h], "Y_last", emitter.shape(Y_h))
     zeroed = ""
-    if "zeroed" in asked:
+    if "zeroed" in requested:
         zeroed = Y
         if mask:
             zeroed = emitter.op("Where", [mask, Y, emitter.number(0.0)], "Y_on", emitter.shape(Y))
     return Y, Y_h, zeroed, width
 
 
-def _input(made: NewOps, emitter: Emitter, recurrence: Recurrence) -> tuple[str, int]:
+def _input(new_ops: NewOps, emitter: Emitter, recurrence: Recurrence) -> tuple[str, int]:
     """Return X [T, B, I], and I."""
-    parts = [_sequence(made, emitter, source, "X", recurrence.reverse) for source in recurrence.inputs]
+    parts = [_sequence(new_ops, emitter, source, "X", recurrence.reverse) for source in recurrence.inputs]
     shared = recurrence.cell.shared or [True] * len(parts)
     for index, source in enumerate(recurrence.inputs):
         view = source.view if isinstance(source, Sliced) else source.views[0]
@@ -143,11 +143,11 @@ def _finite(emitter: Emitter, value: str) -> str:
     return value
 
 
-def _sequence(made: NewOps, emitter: Emitter, source: Source, what: str, reverse: bool) -> str:
+def _sequence(new_ops: NewOps, emitter: Emitter, source: Source, what: str, reverse: bool) -> str:
     """Return the inputs of all steps as [T, B, columns], in time order."""
     if isinstance(source, Stacked):
         names = tuple(view.name for view in source.views)
-        stack = made.stacks.get(names[::-1] if reverse else names)
+        stack = new_ops.stacks.get(names[::-1] if reverse else names)
         first = source.views[0]
         whole = np.array_equal(first.index, np.arange(first.width)[None])
         same = all(np.array_equal(view.index, first.index) for view in source.views)
@@ -187,11 +187,11 @@ def _size(emitter: Emitter, X: str, axis: int, what: str) -> str:
     )
 
 
-def may_have_lengths(emitter: Emitter, cell: Cell, asked: Collection[str]) -> bool:
+def may_have_lengths(emitter: Emitter, cell: Cell, requested: Collection[str]) -> bool:
     """Whether sequence_lens gives the outputs: zeros in the padding, and for empty rows."""
-    if "Y" in asked or not emitter.has_lengths:
+    if "Y" in requested or not emitter.has_lengths:
         return False
-    return "Y_h" not in asked or is_zero(emitter.flow, cell.state.name)
+    return "Y_h" not in requested or is_zero(emitter.flow, cell.state.name)
 
 
 def place_stack(emitter: Emitter, Y: str, name: str, axis: int) -> None:

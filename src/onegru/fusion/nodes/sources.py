@@ -35,33 +35,30 @@ class Stacked:
 Source = Sliced | Stacked
 
 
-def path(at: Expressions, view: View) -> list[View]:
+def source_views(exprs: Expressions, view: View) -> list[View]:
     """Return a view, and the views of the values that it is moved from, in sequence."""
-    found = [View(at.flow.resolve(view.name), view.roles, view.index)]
+    found = [View(exprs.flow.resolve(view.name), view.roles, view.index)]
     while len(found) < 30:
         last = found[-1]
-        if last.name in at.slices:
-            found.append(at.slice_of(last))
+        if last.name in exprs.slices:
+            found.append(exprs.slice_of(last))
             continue
-        op = at.flow.producer(last.name)
-        if op is None or at.flow.constant(last.name) is not None:
+        op = exprs.flow.producer(last.name)
+        if op is None or exprs.flow.constant(last.name) is not None:
             break
         try:
-            parts = at.through(op, last)
+            source = exprs.source(op, last)
         except UnknownOpError:
             break
-        if parts is None or len(parts) != 1:
-            break
-        part = parts[0][1]
-        found.append(View(at.flow.resolve(part.name), part.roles, part.index))
+        found.append(View(exprs.flow.resolve(source.name), source.roles, source.index))
     return found
 
 
-def over_time(at: Expressions, views: Sequence[View]) -> Source:
+def source_of_steps(exprs: Expressions, views: Sequence[View]) -> Source:
     """Return the source of the views that the steps read, one per step."""
     if len(views) == 1:
         return Stacked(tuple(views))
-    paths = [path(at, view) for view in views]
+    paths = [source_views(exprs, view) for view in views]
     best: Source = Stacked(tuple(views))
     for first in paths[0]:
         others = []
@@ -74,7 +71,7 @@ def over_time(at: Expressions, views: Sequence[View]) -> Source:
             found = _sliced([first, *others])
             if found is not None:
                 best = found
-                if not _is_turned(at, first.name):
+                if not _is_reversal(exprs, first.name):
                     break
     return best
 
@@ -101,13 +98,13 @@ def _sliced(views: list[View]) -> Sliced | None:
     return Sliced(first, axis, int(indices.min()), len(views), step)
 
 
-def before(at: Expressions, views: tuple[View, View]) -> View | None:
+def step_before(exprs: Expressions, views: tuple[View, View]) -> View | None:
     """Return the input of the step before two steps with these inputs; None if there is none."""
-    found = over_time(at, views)
+    found = source_of_steps(exprs, views)
     if not isinstance(found, Sliced):
         return None
     first = found.start if found.step > 0 else found.start + 1
-    index, shape = first - found.step, at.flow.shape(found.view.name)
+    index, shape = first - found.step, exprs.flow.shape(found.view.name)
     size = None if shape is None else shape[found.axis]
     if index < 0 or (isinstance(size, int) and index >= size):
         return None
@@ -115,44 +112,44 @@ def before(at: Expressions, views: tuple[View, View]) -> View | None:
     return replace(found.view, roles=roles)
 
 
-def in_loop(at: Expressions, view: View, size: Size | None, turned: bool = True) -> Sliced | None:
+def loop_source(exprs: Expressions, view: View, count: Size | None, through_reversals: bool) -> Sliced | None:
     """Return the source of a view if a loop reads all slices of an axis; else None."""
     best: Sliced | None = None
-    for earlier in path(at, view):
+    for earlier in source_views(exprs, view):
         axes = [axis for axis, role in enumerate(earlier.roles) if isinstance(role, LoopIndex)]
-        if len(axes) != 1 or at.flow.owner(earlier.name) is at.flow:
+        if len(axes) != 1 or exprs.flow.owner(earlier.name) is exprs.flow:
             continue
         (axis,) = axes
         role = earlier.roles[axis]
         assert isinstance(role, LoopIndex)
-        shape = at.flow.shape(earlier.name)
-        step = None if shape is None else direction(role, shape[axis], size)
+        shape = exprs.flow.shape(earlier.name)
+        step = None if shape is None else slice_step(role, shape[axis], count)
         if step is not None:
             best = Sliced(earlier, axis, 0, None, step)
-        if best is not None and not (turned and _is_turned(at, earlier.name)):
+        if best is not None and not (through_reversals and _is_reversal(exprs, earlier.name)):
             break
     return best
 
 
-def _is_turned(at: Expressions, name: str) -> bool:
+def _is_reversal(exprs: Expressions, name: str) -> bool:
     """Whether a value is the reversal of another."""
-    op = at.flow.producer(name)
-    return op is not None and reversed_axis(at.flow.owner(name), op) is not None
+    op = exprs.flow.producer(name)
+    return op is not None and reversed_axis(exprs.flow.owner(name), op) is not None
 
 
-def direction(index: LoopIndex, whole: Size, size: Size | None) -> int | None:
-    """Return 1 or -1 if `size` iterations read all slices of an axis of size `whole`, in order; else None."""
-    if whole != size:
+def slice_step(index: LoopIndex, size: Size, count: Size | None) -> int | None:
+    """Return 1 or -1 if `count` iterations read all slices of an axis of `size`, in order; else None."""
+    if size != count:
         return None
     if index.sign > 0:
         return 1 if index.base == 0 and index.size == 0 else None
-    return -1 if is_last(index, size) else None
+    return -1 if starts_at_last(index, count) else None
 
 
-def is_last(index: LoopIndex, size: Size | None) -> bool:
-    """Whether a decreasing index starts at the last slice of `size` slices."""
-    if index.size == -1:
+def starts_at_last(index: LoopIndex, count: Size | None) -> bool:
+    """Whether a decreasing index starts at the last of `count` slices."""
+    if index.size == -1:  # counted from the end of the axis
         return True
     if index.size == 0:
-        return isinstance(size, int) and index.base == size - 1
-    return index.size == size and index.base == -1
+        return isinstance(count, int) and index.base == count - 1
+    return index.size == count and index.base == -1

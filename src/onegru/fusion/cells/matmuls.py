@@ -5,38 +5,33 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from onegru.core.dtypes import Array, contiguous
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.loops.loop import Slices
 from onegru.dataflow.operator import LoopIndex, Op, Size
 from onegru.dataflow.table import Call, Elements, UnknownOpError, movers, operator_of
 from onegru.dataflow.view import COLUMNS, ROWS, Role, View
-from onegru.fusion.cells.algebra import Algebra, Matrix
-from onegru.fusion.cells.polynomial import Polynomial, add, constant, scale
+from onegru.fusion.cells.algebra import Matrix
+from onegru.fusion.cells.blend import PRODUCT, READERS_OF_STATE
+from onegru.fusion.cells.polynomial import Polynomial, add, constant, one_atom, scale
 from onegru.fusion.cells.views import Views
 
-_GLUE = movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT | Elements.JOINED, without=("Flatten",))
-_ON_THE_WAY = movers(Elements.KEPT | Elements.PERMUTED, casts=True, without=("Identity", "Flatten"))
-_KEEPING = movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT, casts=True)
-_PRODUCTS = ("MatMul", "com.microsoft::FusedMatMul", "Gemm", "com.microsoft::FusedGemm", "Einsum")
+_MOVED = Elements.KEPT | Elements.PERMUTED
+_MOVE = movers(_MOVED, casts=True, without=("Identity", "Flatten"))
+_MOVE_OR_CUT = movers(_MOVED | Elements.CUT, casts=True)
+_MOVE_CUT_OR_JOIN = movers(_MOVED | Elements.CUT | Elements.JOINED, without=("Flatten",))
+_MATMULS = ("MatMul", "com.microsoft::FusedMatMul", "Gemm", "com.microsoft::FusedGemm", "Einsum")
 
 
-class Products(Views):
+@dataclass(eq=False)
+class Matmuls(Views):
     """The matmuls in a flow."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        algebra: Algebra,
-        indices: Mapping[str, LoopIndex] | None = None,
-        slices: Mapping[str, Slices] | None = None,
-    ) -> None:
-        super().__init__(flow, indices, slices)
-        self.algebra = algebra
+    def __post_init__(self) -> None:
         self.boundaries = self._find_boundaries()
 
     @abstractmethod
@@ -52,32 +47,33 @@ class Products(Views):
         """Return the inputs of matmuls with constants: states and inputs of cells, which stay atoms."""
         found: set[str] = set()
         for op in self.flow.ops:
-            if op.kind not in _PRODUCTS:
+            if op.kind not in _MATMULS:
                 continue
-            is_constant = [bool(name) and self.flow.constant(name) is not None for name in op.inputs[:2]]
-            if not any(is_constant):
+            are_constant = [bool(name) and self.flow.constant(name) is not None for name in op.inputs[:2]]
+            if not any(are_constant):
                 continue
-            if not all(is_constant):
-                self._learn_width(op, is_constant.index(False))
-            for name, fixed in zip(op.inputs[:2], is_constant, strict=True):
-                for base in self._bases(name):
-                    if fixed and not (all(is_constant) and name == op.inputs[0] and self._is_blended(base)):
-                        continue  # a weight, unless it is a constant state
-                    producer = self.flow.producer(base)
-                    if producer is None or producer.kind != "Mul":
-                        found.add(base)
+            if not all(are_constant):
+                self._learn_width(op, are_constant.index(False))
+            for name, is_constant in zip(op.inputs[:2], are_constant, strict=True):
+                may_be_state = all(are_constant) and name == op.inputs[0]
+                for source in self._joined_values(name):
+                    if is_constant and not (may_be_state and self._is_blended(source)):
+                        continue  # a weight
+                    producer = self.flow.producer(source)
+                    if producer is None or producer.kind != PRODUCT:  # the matmul with r∘h must show r
+                        found.add(source)
         return found
 
     def _learn_width(self, op: Op, index: int) -> None:
-        """Set an unknown width of a matmul's input to the height of the constant matrix."""
+        """Set an unknown width of a matmul's input, and of its sources, to the height of the matrix."""
         shape, matrix = self.flow.shape(op.inputs[index]), self.shape(op.inputs[1 - index])
-        is_turned = bool(op.attributes.get("transB"))
+        is_transposed = bool(op.attributes.get("transB"))
         if op.kind == "Einsum" or op.attributes.get("transA") or not shape or len(matrix) < 2:
             return
         if index:  # a matrix that multiplies columns
-            axis, height = max(len(shape) - 2 + is_turned, 0), matrix[-1]
+            axis, height = max(len(shape) - 2 + is_transposed, 0), matrix[-1]
         else:
-            axis, height = len(shape) - 1, matrix[-1 if is_turned else -2]
+            axis, height = len(shape) - 1, matrix[-1 if is_transposed else -2]
         name: str | None = op.inputs[index]
         while name is not None and isinstance(height, int):
             owner = self.flow.owner(name)
@@ -85,15 +81,15 @@ class Products(Views):
             if not shape or not isinstance(shape[axis], str):
                 break
             owner.set_shape(name, (*shape[:axis], height, *shape[axis + 1 :]))
-            name, axis = self._moved_from(owner, name, axis)
+            name, axis = self._size_source(owner, name, axis)
 
-    def _moved_from(self, flow: Flow, name: str, axis: int) -> tuple[str | None, int]:
+    def _size_source(self, flow: Flow, name: str, axis: int) -> tuple[str | None, int]:
         """Return the value and axis that determine an axis's size; None if there is no single value."""
         if name in self.slices:
             source = self.slices[name]
             return source.name, axis + (axis >= source.axis and not source.is_kept)
         op = flow.producers.get(name)
-        if op is None or op.kind not in _KEEPING:
+        if op is None or op.kind not in _MOVE_OR_CUT:
             return flow.aliases.get(name), axis
         try:
             moves = [item for item in operator_of(op.kind).along(Call(op, flow)) if item.to == axis]
@@ -104,7 +100,7 @@ class Products(Views):
             return None, axis
         return op.inputs[0], found[0].axis
 
-    def _bases(self, name: str) -> list[str]:
+    def _joined_values(self, name: str) -> list[str]:
         """Return the values that a value is concatenated from."""
         waiting = [self.flow.resolve(name)]
         found: list[str] = []
@@ -113,39 +109,37 @@ class Products(Views):
             op = self.flow.producer(last)
             if op is not None and op.kind == "Concat":
                 waiting += [self.flow.resolve(item) for item in op.inputs]
-            elif op is not None and op.kind in _ON_THE_WAY:
+            elif op is not None and op.kind in _MOVE:
                 waiting.append(self.flow.resolve(op.inputs[0]))
             else:
                 found.append(last)
         return found
 
     def _is_blended(self, name: str) -> bool:
-        return any(op.kind in ("Mul", "Sub", "Where") for op in self.flow.owner(name).consumers.get(name, ()))
+        """Whether a constant may be the old state of a cell."""
+        return any(op.kind in READERS_OF_STATE for op in self.flow.owner(name).consumers.get(name, ()))
 
-    def contract(
-        self, view: View, terms: list[str], names: tuple[str, str], swap: bool = False
-    ) -> Polynomial:
-        """Return the product of a value with a constant, in Einsum notation."""
-        value_letters, constant_letters, out_letters = terms
-        value, weights = names
+    def contract(self, view: View, equation: str, value: str, weights: str) -> Polynomial:
+        """Return a view of the product of a value with constant weights, by Einsum's equation."""
+        value_letters, _, rest = equation.partition(",")
+        weight_letters, _, out_letters = rest.partition("->")
         array = self.flow.constant(weights)
         if array is None or (array.dtype.kind != "f" and array.dtype.name != "bfloat16"):
             raise UnknownOpError
-        while array.ndim > len(constant_letters) and array.shape[0] == 1:
+        while array.ndim > len(weight_letters) and array.shape[0] == 1:
             array = array[0]
-        if array.ndim != len(constant_letters):
+        if array.ndim != len(weight_letters):
             raise UnknownOpError
         summed = [letter for letter in value_letters if letter not in out_letters]
-        if set(value_letters) & set(constant_letters) & set(out_letters) or not set(summed) <= set(
-            constant_letters
-        ):
+        batched = set(value_letters) & set(weight_letters) & set(out_letters)
+        if batched or not set(summed) <= set(weight_letters):
             raise UnknownOpError
-        own = [letter for letter in out_letters if letter in constant_letters]
+        kept = [letter for letter in out_letters if letter in weight_letters]
         roles = dict(zip(out_letters, view.roles, strict=True))
-        fixed = _fixed_indices(view, roles, dict(zip(constant_letters, array.shape, strict=True)))
-        if [letter for letter in constant_letters if letter not in own + summed]:
+        fixed = _fixed_indices(view, roles, dict(zip(weight_letters, array.shape, strict=True)))
+        if [letter for letter in weight_letters if letter not in kept + summed]:
             raise UnknownOpError
-        sizes = [array.shape[constant_letters.index(letter)] for letter in summed]
+        sizes = [array.shape[weight_letters.index(letter)] for letter in summed]
         count = int(np.prod(sizes, dtype=float))
         if count * view.width > array.size:
             raise UnknownOpError
@@ -154,18 +148,15 @@ class Products(Views):
         order = [summed.index(letter) for letter in value_letters if letter in summed]
         operand = View(value, tuple(value_roles), grid[order])
         shape = self.shape(value)
-        if any(shape[axis] != size for axis, size in _sizes_at(value_letters, summed, sizes)):
+        known = dict(zip(summed, sizes, strict=True))
+        if any(letter in known and shape[axis] != known[letter] for axis, letter in enumerate(value_letters)):
             raise UnknownOpError
-        key = (self._content(weights), constant_letters, tuple(summed), tuple(fixed))
+        key = (self._content_key(weights), weight_letters, tuple(summed), tuple(fixed))
 
-        def make(rows: Array, indices: dict[str, Array] = fixed) -> Array:
-            flat: list[Array] = []
-            for letter in constant_letters:
-                if letter in summed:
-                    flat.append(grid[summed.index(letter)][rows][:, None])
-                else:
-                    flat.append(indices[letter][None, :])
-            return np.asarray(array[tuple(flat)], np.float64)
+        def make(rows: Array) -> Array:
+            given = dict(zip(summed, grid[:, rows, None], strict=True))
+            indices = [given[letter] if letter in given else fixed[letter][None] for letter in weight_letters]
+            return np.asarray(array[tuple(indices)], np.float64)
 
         column_key = b"".join(item.tobytes() for item in fixed.values())
         result = constant(0)
@@ -173,15 +164,15 @@ class Products(Views):
             whole = len(rows) == count
             matrix_key = (key, column_key, b"" if whole else rows.tobytes())
             matrix = Matrix(matrix_key, lambda rows=rows: make(rows))  # type: ignore[misc]
-            result = add(result, self._product(part, matrix))
+            result = add(result, self._matmul(part, matrix))
         return result
 
-    def _product(self, view: View, matrix: Matrix) -> Polynomial:
+    def _matmul(self, view: View, matrix: Matrix) -> Polynomial:
         p = self.polynomial(view)
         kinds = {self.algebra.atoms[number].kind for number in p.atoms()}
         gated = set.intersection(*map(set, p.terms)) if p.terms else set()  # r∘h, if r has several terms
         is_gated = any(self.algebra.atoms[number].kind == "value" for number in gated)
-        nested = ("dot" in kinds or len(p.terms) > 3) and not is_gated
+        nested = ("matmul" in kinds or len(p.terms) > 3) and not is_gated
         if p.is_constant:
             row = np.broadcast_to(p.constant, view.width)
             return constant(row @ matrix.make())
@@ -192,15 +183,15 @@ class Products(Views):
             rest = Polynomial({monomial: item for monomial, item in p.terms.items() if monomial})
             found = self.algebra.atom_of(rest)
             if not is_gated and (found is None or found[0].kind != "value"):  # not a value of the model
-                return self._product_of(self._as_atom(view), matrix, view)
+                return self._matmul_of(self._as_atom(view), matrix, view)
             bias = constant(np.broadcast_to(fixed, view.width) @ matrix.make())
-            return add(self._product_of(rest, matrix, view, is_whole=False), bias)
-        return self._product_of(p, matrix, view)
+            return add(self._matmul_of(rest, matrix, view, is_whole=False), bias)
+        return self._matmul_of(p, matrix, view)
 
     def _as_atom(self, view: View) -> Polynomial:
         return self.atom(View(self.flow.resolve(view.name), view.roles, view.index))
 
-    def of_rows(self, op: Op, view: View) -> Polynomial:
+    def between_reshapes(self, op: Op, view: View) -> Polynomial:
         """Return a view of matmuls between a Reshape that merges batch axes and `op`, which splits them."""
         shape, width = self.shape(op.outputs[0]), self.shape(op.inputs[0])[1:]
         if shape[-1:] != width or view.roles[-1] != COLUMNS or COLUMNS in view.roles[:-1]:
@@ -211,7 +202,7 @@ class Products(Views):
             if atom is None:
                 result = add(result, Polynomial({(): item}))
                 continue
-            name = self.flow.resolve(atom.view.name) if atom.kind == "dot" and atom.view else ""
+            name = self.flow.resolve(atom.view.name) if atom.kind == "matmul" and atom.view else ""
             before = self.flow.producer(name) if name and len(monomial) == 1 else None
             if before is None or before.kind != "Reshape" or atom.view.roles != (ROWS, COLUMNS):
                 raise UnknownOpError
@@ -221,45 +212,44 @@ class Products(Views):
                 raise UnknownOpError  # the rows may differ
             assert atom.matrix is not None
             source_view = View(before.inputs[0], view.roles, atom.view.index)
-            result = add(result, scale(self._product(source_view, atom.matrix), item))
+            result = add(result, scale(self._matmul(source_view, atom.matrix), item))
         return result
 
-    def _product_of(self, p: Polynomial, matrix: Matrix, view: View, *, is_whole: bool = True) -> Polynomial:
+    def _matmul_of(self, p: Polynomial, matrix: Matrix, view: View, *, is_whole: bool = True) -> Polynomial:
         """Return the matmul of `p`, which is the whole view, or a part of it."""
         single = p.single()
         if single is not None and (single[1] != 1 or not is_whole):
             atom = self.algebra.atoms[single[0]]
             is_value = atom.kind == "value" and bool(len(atom.view.index))
             if is_value and self._rows_of(atom.view) == self._rows_of(view):  # the coefficient stays outside
-                one = Polynomial({(atom.number,): np.ones(())})
-                return scale(self.algebra.dot(one, matrix, atom.view), single[1])
-        return self.algebra.dot(p, matrix, view if is_whole else None)
+                return scale(self.algebra.matmul(one_atom(atom.number), matrix, atom.view), single[1])
+        return self.algebra.matmul(p, matrix, view if is_whole else None)
 
     def _rows_of(self, view: View) -> list[Size]:
         sizes = zip(self.shape(view.name), view.roles, strict=True)
         return [size for size, role in sizes if role == ROWS and size != 1]
 
     def _pieces(self, view: View) -> list[tuple[Array, View]]:
-        """Return the values that a row is concatenated from, with the columns of each."""
+        """Return the views that a view is concatenated from, with the columns of each."""
         pieces, done = [(np.arange(view.width), view)], 0
         while done < len(pieces) < 64:
-            columns, part = pieces[done]
-            found = self._parts(part)
+            columns, piece = pieces[done]
+            found = self._sources(piece)
             if found is None:
                 done += 1
             else:
                 pieces[done : done + 1] = [(columns[inner], deeper) for inner, deeper in found]
         return pieces
 
-    def _parts(self, view: View) -> list[tuple[Array, View]] | None:
-        """Return the parts of a row, if it is concatenated before it is reshaped."""
+    def _sources(self, view: View) -> list[tuple[Array, View]] | None:
+        """Return the views that a view is directly concatenated from; None for no concatenation."""
         for _ in range(16):
             name = self.flow.resolve(view.name)
             op = self.flow.producer(name)
-            if name in self.boundaries or op is None or op.kind not in _GLUE:
+            if name in self.boundaries or op is None or op.kind not in _MOVE_CUT_OR_JOIN:
                 return None
             try:
-                found = self.through(op, View(name, view.roles, view.index))
+                found = self.sources(op, View(name, view.roles, view.index))
             except UnknownOpError:
                 return None
             if found is None or len(found) > 1:
@@ -267,22 +257,21 @@ class Products(Views):
             view = found[0][1]
         return None
 
-    def _content(self, name: str) -> str:
+    def _content_key(self, name: str) -> str:
         """Return a key that is equal for constants with equal content."""
         name = self.flow.resolve(name)
         array = self.flow.constant(name)
         assert array is not None
         known = self.algebra.digests
-        holder = id(array)
-        if holder not in known or known[holder][0] is not array:
+        if id(array) not in known or known[id(array)][0] is not array:
             data = contiguous(array).reshape(-1).view(np.uint8)
             digest = hashlib.blake2b(data.data if data.size else b"", digest_size=16)
-            known[holder] = (array, f"{digest.hexdigest()}{array.shape}{array.dtype}")
-        return known[holder][1]
+            known[id(array)] = (array, f"{digest.hexdigest()}{array.shape}{array.dtype}")
+        return known[id(array)][1]
 
 
 def _fixed_indices(view: View, roles: Mapping[str, Role], shape: Mapping[str, int]) -> dict[str, Array]:
-    """Return the index of each column of a product, along the axes that it shares with a constant."""
+    """Return the index of each column of a product along the axes that it shares with its weights."""
     columns, fixed = iter(view.index), dict[str, Array]()
     for letter, role in roles.items():
         if role == COLUMNS:
@@ -294,7 +283,3 @@ def _fixed_indices(view: View, roles: Mapping[str, Role], shape: Mapping[str, in
                 raise UnknownOpError
             fixed[letter] = np.full(view.width, 0 if role == ROWS else role)
     return fixed
-
-
-def _sizes_at(letters: str, summed: list[str], sizes: list[int]) -> list[tuple[int, int]]:
-    return [(axis, sizes[summed.index(letter)]) for axis, letter in enumerate(letters) if letter in summed]
