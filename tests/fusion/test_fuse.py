@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onegru.dataflow.operator import Op
-from onegru.fusion import chain, fuse, graph, join
+from onegru.fusion import chain, fuse, graph, simplify
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.match import find_cell
 from tests.support.models.fusing import Net, Step, check_fused, fused, kinds
@@ -71,7 +71,7 @@ def is_of_first(flow: Any, *arguments: Any) -> bool:
 PLACES: dict[str, tuple[Any, str, Callable[..., bool], int]] = {
     "loop": (fuse, "read_loop", is_scan, 2),
     "numeric check": (graph, "compare", is_of_first, 2),
-    "last state": (join, "_takes_last", lambda flow, op, name: "first" in op.outputs, 3),
+    "last state": (simplify, "_reads_last", lambda flow, op, name: "first" in op.outputs, 3),
 }
 
 

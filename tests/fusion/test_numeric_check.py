@@ -149,7 +149,7 @@ def test_rounding_passes() -> None:
 def test_outputs_that_move_are_counted() -> None:
     given, new = adding("Add")
     found = compare(given, new, ONE)
-    assert found.outputs == found.moved == 12
+    assert found.outputs == found.input_dependent == 12
 
 
 def test_what_does_not_move_proves_nothing() -> None:

@@ -62,7 +62,7 @@ def least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
     return least
 
 
-def random(flow: Flow, name: str, sizes: Sizes, rng: np.random.Generator, factor: float) -> Array:
+def random_value(flow: Flow, name: str, sizes: Sizes, rng: np.random.Generator, factor: float) -> Array:
     """Return random values of a value's type and shape, scaled by `factor`."""
     shape = flow.shape(name)
     if shape is None:

@@ -38,9 +38,9 @@ class Float64Values(Values):
     ) -> None:
         super().__init__(flow, given, outer)
         self.constants = constants
-        # A change of every result.
+        # Changes each float result, as rounding does.
         self.rounding: Callable[[Array], Array] | None = rounding if outer is None else outer.rounding
-        self.all: Float64Values = self if outer is None else outer.all  # with the values of outer graphs
+        self.outermost: Float64Values = self if outer is None else outer.outermost
         self.is_finite = True  # whether no operator has returned infinity or NaN
 
     def constant(self, name: str) -> Array | None:
@@ -60,7 +60,7 @@ class Float64Values(Values):
             found = super().results(op, inputs)
         else:
             raise UnknownOpError(f"{op.kind} is not a known operator")
-        self.all.is_finite &= all(np.isfinite(item).all() for item in found if item.dtype.kind == "f")
+        self.outermost.is_finite &= all(np.isfinite(item).all() for item in found if item.dtype.kind == "f")
         rounding = self.rounding
         return [rounding(item) if item.dtype.kind == "f" else item for item in found] if rounding else found
 

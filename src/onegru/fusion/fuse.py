@@ -12,8 +12,8 @@ from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.chain import replace_cells
 from onegru.fusion.graph import Graph
-from onegru.fusion.join import join
 from onegru.fusion.search import Search
+from onegru.fusion.simplify import simplify
 from onegru.fusion.whole import replace_loop
 
 
@@ -37,7 +37,7 @@ def _fuse(graph: Graph) -> None:
     misses = {} if graph.search.only_layers else replace_cells(graph)
     if graph.new_ops.added:
         replace_ops(graph.flow, graph.new_ops.added, graph.new_ops.constants)
-        join(graph.flow, graph.search)
+        simplify(graph.flow, graph.search)
     for name, reason in misses.items():
         now = graph.flow.producers.get(name)
         if now is not None and now.origin is not None:  # not a first step that was replaced with the others

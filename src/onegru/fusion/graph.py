@@ -88,7 +88,7 @@ class Graph:
                 activations=(f, g),
                 masked=bool(cell.masks),
                 outputs=check.outputs,
-                input_dependent=check.moved,
+                input_dependent=check.input_dependent,
             )
         )
 

@@ -14,7 +14,7 @@ from onegru.dataflow.operator import LoopIndex, Op
 from onegru.dataflow.table import UnknownOpError, operator_of
 from onegru.dataflow.walk import reachable
 from onegru.fusion.cells.cell import MissError
-from onegru.fusion.drawn_inputs import RunLoop, Sizes, least_sizes, loop_index, random
+from onegru.fusion.drawn_inputs import RunLoop, Sizes, least_sizes, loop_index, random_value
 from onegru.fusion.float64 import NODES, Float64Values, as_float64
 
 # Factors of inputs and states, one for each draw. Zeros and tiny values test biases, large values test
@@ -39,7 +39,7 @@ class Compared:
 
     difference: str  # the difference as text; "" if they agree
     outputs: int = 0  # the number of values compared in each run
-    moved: int = 0  # the number of these values that differ between runs
+    input_dependent: int = 0  # the number of these values that differ between runs
 
 
 def compare(
@@ -84,7 +84,7 @@ class _Comparison:
             name: as_float64(constants[name]) for name in inputs & constants.keys()
         }
         self.derived = sorted(name for name in external if _is_derived(flow, name, external - {name}))
-        self.old, self.leaves = _leading(
+        self.old, self.leaves = _ops_between(
             flow, [*self.wanted, *self.derived], external.difference(self.derived)
         )
 
@@ -108,10 +108,10 @@ class _Comparison:
                     continue
                 return Compared(difference)
             drawn.append(np.concatenate([np.zeros(0), *(before[name].ravel() for name in self.wanted)]))
-        moved = np.any([array != drawn[0] for array in drawn], axis=0)
-        if not np.any(moved):
+        differs = np.any([array != drawn[0] for array in drawn], axis=0)
+        if not np.any(differs):
             raise UnknownOpError("no output depends on the inputs, or all depend on rounding")
-        return Compared("", moved.size, int(np.count_nonzero(moved)))
+        return Compared("", differs.size, int(np.count_nonzero(differs)))
 
     def at_infinity(self) -> str:
         """Return the difference with an infinite value in each row of an input; "" if there is none."""
@@ -149,7 +149,7 @@ class _Comparison:
         return {
             name: loop_index(self.flow, name, self.sizes, self.indices[name], iteration)
             if name in self.indices
-            else random(self.flow, name, self.sizes, self.rng, scale)
+            else random_value(self.flow, name, self.sizes, self.rng, scale)
             for name in self.leaves
         }
 
@@ -222,13 +222,13 @@ def _distance(a: Array, b: Array) -> Array:
     return np.where(np.isnan(apart), np.inf, apart)
 
 
-def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tuple[list[Op], list[str]]:
-    """Return the operators that compute `wanted`, in order, and their inputs: `begin` or earlier values."""
-    leaves = {name for name in begin if flow.constant(name) is None}
+def _ops_between(flow: Flow, wanted: Collection[str], inputs: Collection[str]) -> tuple[list[Op], list[str]]:
+    """Return the operators that compute `wanted`, in order, and their leaves: `inputs` or earlier values."""
+    leaves = {name for name in inputs if flow.constant(name) is None}
     ops: set[Op] = set()
-    shown: set[str] = set()  # values needed only for their known shape
+    only_shapes: set[str] = set()  # values needed only for their known shape
 
-    def inputs(name: str) -> Iterable[str]:
+    def inputs_of(name: str) -> Iterable[str]:
         name = flow.resolve(name) if name in flow.aliases else name
         if name in leaves or flow.constant(name) is not None:
             return ()
@@ -238,16 +238,16 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
             return ()
         ops.add(op)
         if op.kind == "Shape" and flow.shape(op.inputs[0]) is not None:
-            shown.add(op.inputs[0])
+            only_shapes.add(op.inputs[0])
             return ()
         return op.reads()
 
-    seen = set(reachable(wanted, inputs))
-    leaves.update(name for name in shown - seen if flow.constant(name) is None)
+    seen = set(reachable(wanted, inputs_of))
+    leaves.update(name for name in only_shapes - seen if flow.constant(name) is None)
     return sorted(ops, key=flow.depth_and_position), sorted(leaves)
 
 
 def _is_derived(flow: Flow, name: str, others: Collection[str]) -> bool:
     """Whether a value is computed only from others, such as a reversed sequence."""
-    ops, leaves = _leading(flow, [name], others)
+    ops, leaves = _ops_between(flow, [name], others)
     return bool(ops) and set(leaves) <= set(others) and all(operator_of(op.kind).computes for op in ops)

@@ -16,7 +16,6 @@ from onegru.fusion.cells.cell import Cell, MissError
 #: Called with the number of examined operators and the total.
 Progress = Callable[[int, int], None]
 
-
 _log = logging.getLogger("onegru")
 
 

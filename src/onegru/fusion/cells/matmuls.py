@@ -168,15 +168,16 @@ class Matmuls(Views):
         return result
 
     def _matmul(self, view: View, matrix: Matrix) -> Polynomial:
+        """Return the matmul of a view with a matrix."""
         p = self.polynomial(view)
         kinds = {self.algebra.atoms[number].kind for number in p.atoms()}
         gated = set.intersection(*map(set, p.terms)) if p.terms else set()  # r∘h, if r has several terms
         is_gated = any(self.algebra.atoms[number].kind == "value" for number in gated)
-        nested = ("matmul" in kinds or len(p.terms) > 3) and not is_gated
+        is_input = ("matmul" in kinds or len(p.terms) > 3) and not is_gated
         if p.is_constant:
             row = np.broadcast_to(p.constant, view.width)
             return constant(row @ matrix.make())
-        if nested:
+        if is_input:  # its computation does not matter
             p = self._as_atom(view)
         fixed = p.constant
         if np.any(fixed):  # the constant part is a bias
@@ -234,14 +235,14 @@ class Matmuls(Views):
         pieces, done = [(np.arange(view.width), view)], 0
         while done < len(pieces) < 64:
             columns, piece = pieces[done]
-            found = self._sources(piece)
+            found = self._joined_views(piece)
             if found is None:
                 done += 1
             else:
                 pieces[done : done + 1] = [(columns[inner], deeper) for inner, deeper in found]
         return pieces
 
-    def _sources(self, view: View) -> list[tuple[Array, View]] | None:
+    def _joined_views(self, view: View) -> list[tuple[Array, View]] | None:
         """Return the views that a view is directly concatenated from; None for no concatenation."""
         for _ in range(16):
             name = self.flow.resolve(view.name)

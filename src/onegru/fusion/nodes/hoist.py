@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,12 @@ from onegru.fusion.cells.cell import MissError
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.sources import Sliced, slice_step
 
-#: A value outside a loop, and whether it has a leading axis of iterations.
-_Value = tuple[str, bool]
+
+class _Value(NamedTuple):
+    """A value outside a loop."""
+
+    name: str
+    varies: bool  # whether it has a leading axis of iterations
 
 
 def computed_ahead(loop: Loop) -> set[str]:
@@ -50,11 +54,11 @@ class Hoist:
             raise MissError("the number of slices may differ from the number of iterations")
         if axes:
             raise MissError("the slices are in another order")
-        value = self.repeated(self.of(view.name))
+        value = self.repeated(self.outside(view.name))
         return Sliced(View(value, (0, *view.roles), view.index), 0, 0, None, self.step)
 
-    def of(self, name: str) -> _Value:
-        """Return a value of the body, computed outside."""
+    def outside(self, name: str) -> _Value:
+        """Return a value of the body, computed outside the loop."""
         name = self.body.resolve(name)
         waiting, asked = [name], {name}
         while waiting:  # inputs first; `memoized` would add some operators twice
@@ -67,7 +71,7 @@ class Hoist:
                 asked.add(before)
                 continue
             if last not in self._known:
-                self._known[last] = self._find(last)
+                self._known[last] = self._compute(last)
             asked.discard(waiting.pop())
         return self._known[name]
 
@@ -78,7 +82,7 @@ class Hoist:
             return ""
         if name in self._known or name in self.loop.slices:
             return ""
-        if self.body.constant(name) is not None or self._index_of(op) is not None:
+        if self.body.constant(name) is not None or self._slice_index(op) is not None:
             return ""
         names = (self.body.resolve(item) for item in op.inputs if item)
         return next((item for item in names if item not in self._known), "")
@@ -120,41 +124,41 @@ class Hoist:
         """Return the first value that iterations read in slices."""
         for name in (*self.loop.slices, *(name for op in self.body.ops for name in op.outputs)):
             op = self.body.producers.get(name)
-            if name in self.loop.slices or (op is not None and self._index_of(op) is not None):
-                return self.of(name)[0]
+            if name in self.loop.slices or (op is not None and self._slice_index(op) is not None):
+                return self.outside(name).name
         raise MissError("it reads no slices")
 
-    def _find(self, name: str) -> _Value:
+    def _compute(self, name: str) -> _Value:
         if self.body.owner(name) is not self.body:
-            return name, False
+            return _Value(name, False)
         array = self.body.constant(name)
         if array is not None:
             if array.dtype == np.float64 and self.emitter.dtype != "float64":
                 raise MissError("its body computes in float64")  # float64 marks new constants of other types
             fixed = self.emitter.constant("constant", array)
             self.emitter.flow.set_shape(fixed, array.shape)
-            return fixed, False
+            return _Value(fixed, False)
         if name in self.loop.slices:
             source = self.loop.slices[name]
-            return self._all_slices(source.name, source.axis, source.step, source.is_kept), True
+            return _Value(self._all_slices(source.name, source.axis, source.step, source.is_kept), True)
         op = self.body.producer(name)
         if op is None and name in self.loop.indices:
-            return self._counted(name), True
+            return _Value(self._loop_indices(name), True)
         if op is None or op.bodies or not (operator_of(op.kind).computes or op.kind == "Shape"):
             raise MissError(f"{name!r} cannot be computed before the loop")
-        if (found := self._index_of(op)) is not None:
+        if (found := self._slice_index(op)) is not None:
             axis, index, is_kept = found
             outer = self.body.resolve(op.inputs[0])
             step = slice_step(index, self.emitter.shape(outer)[axis], self.loop.count)
             if step is None:
                 raise MissError(f"{name!r} is read in another order")
-            return self._all_slices(outer, axis, step, is_kept), True
-        given = [self.of(item) if item else ("", False) for item in op.inputs]
-        if not any(varies for _, varies in given):
-            return self.copied(op, [item for item, _ in given], (), name)
+            return _Value(self._all_slices(outer, axis, step, is_kept), True)
+        given = [self.outside(item) if item else _Value("", False) for item in op.inputs]
+        if not any(item.varies for item in given):
+            return self.copy_op(op, [item.name for item in given], (), name)
         return _RULES.get(op.kind, _ahead)(self, op, given, name)
 
-    def _index_of(self, op: Op) -> tuple[int, LoopIndex, bool] | None:
+    def _slice_index(self, op: Op) -> tuple[int, LoopIndex, bool] | None:
         """Return the axis that an operator slices by the iteration, the index, and whether the axis stays."""
         if op.kind not in ("Gather", "Slice"):
             return None
@@ -179,7 +183,7 @@ class Hoist:
         value = self.emitter.unsqueeze(value, [axis + 1], "slices") if is_kept else value
         return value if step == self.step else self.emitter.reverse(value, 0, "slices")
 
-    def _counted(self, name: str) -> str:
+    def _loop_indices(self, name: str) -> str:
         """Return the indices of all iterations."""
         index, count = self.loop.indices[name], self.loop.count
         if index.size != 0 or not isinstance(count, int):
@@ -193,16 +197,16 @@ class Hoist:
 
     # New operators
 
-    def copied(self, op: Op, inputs: Sequence[str], lead: Shape, name: str, **changed: Any) -> _Value:
+    def copy_op(self, op: Op, inputs: Sequence[str], lead: Shape, name: str, **changed: Any) -> _Value:
         """Add a copy of a body's operator, and return its value `name`."""
-        self.check(op.kind)
+        self.check_writable(op.kind)
         given = []
         for output in op.outputs:
             new = self.emitter.fresh("ahead") if output else ""
             given.append(new)
             if output:
                 self.emitter.flow.set_shape(new, (*lead, *self.shape(output)))
-                self._known[output] = new, bool(lead)
+                self._known[output] = _Value(new, bool(lead))
                 if (dtype := self.body.dtype(output)) is not None:
                     self.emitter.flow.set_dtype(new, dtype)
         named = self.emitter.fresh(f"ahead/{op.kind}")
@@ -212,14 +216,14 @@ class Hoist:
         self.emitter.ops.append(Op(op.kind, tuple(inputs), tuple(given), {**kept, **changed}, name=named))
         return self._known[name]
 
-    def check(self, kind: str) -> None:
+    def check_writable(self, kind: str) -> None:
         """Raise MissError for an operator that the file does not support."""
         if self.writes is not None and kind not in self.writes:
             raise MissError(f"onegru does not write {kind} in this format")
 
-    def lead(self, given: Sequence[_Value]) -> Shape:
+    def iterations(self, given: Sequence[_Value]) -> Shape:
         """Return the number of iterations."""
-        return self.emitter.shape(next(name for name, varies in given if varies))[:1]
+        return self.emitter.shape(next(item.name for item in given if item.varies))[:1]
 
 
 # Rules that compute all iterations; at least one of the inputs has a leading axis of iterations.
@@ -228,17 +232,17 @@ class Hoist:
 def _ahead(hoist: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
     call = Call(op, hoist.body)
     try:
-        change = call.operator.ahead(call, [varies for _, varies in given])
+        change = call.operator.ahead(call, [item.varies for item in given])
     except UnknownOpError as error:
         raise MissError(
             str(error) or f"{op.kind} cannot be computed for all iterations at once"
         ) from error.__cause__
-    inputs = [hoist.repeated(item) if change.repeat else item[0] for item in given]
+    inputs = [hoist.repeated(item) if change.repeat else item.name for item in given]
     if change.widen:
         rank = hoist.rank(name)
         inputs = [_widened(hoist, *item, rank) for item in zip(given, op.inputs, strict=True)]
     if op.kind == "Reshape":
-        return _reshape(hoist, inputs[0], change.changed["shape"], hoist.lead(given), hoist.shape(name))
+        return _reshape(hoist, inputs[0], change.changed["shape"], hoist.iterations(given), hoist.shape(name))
     attributes: dict[str, Any] = {}
     for key, numbers in change.changed.items():
         parameter = call.operator.parameters.get(key)
@@ -247,7 +251,7 @@ def _ahead(hoist: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
             continue
         inputs += [""] * (parameter.input + 1 - len(inputs))
         inputs[parameter.input] = hoist.emitter.ints(*numbers)
-    return hoist.copied(op, inputs, hoist.lead(given), name, **attributes)
+    return hoist.copy_op(op, inputs, hoist.iterations(given), name, **attributes)
 
 
 def _reshape(hoist: Hoist, value: str, sizes: Sequence[int], lead: Shape, shape: Shape) -> _Value:
@@ -256,44 +260,44 @@ def _reshape(hoist: Hoist, value: str, sizes: Sequence[int], lead: Shape, shape:
     if list(sizes).count(-1) > isinstance(steps, int):
         raise MissError("its sizes are dynamic")
     target = hoist.emitter.ints(steps if isinstance(steps, int) else 0, *sizes)
-    return hoist.emitter.op("Reshape", [value, target], "ahead", (steps, *shape)), True
+    return _Value(hoist.emitter.op("Reshape", [value, target], "ahead", (steps, *shape)), True)
 
 
 def _widened(hoist: Hoist, value: _Value, name: str, rank: int) -> str:
     """Return a value that broadcasts with others of this rank like the body's value."""
     missing = rank - hoist.rank(name)
-    if not value[1] or not missing:
-        return value[0]
-    return hoist.emitter.unsqueeze(value[0], range(1, missing + 1), "ahead")
+    if not value.varies or not missing:
+        return value.name
+    return hoist.emitter.unsqueeze(value.name, range(1, missing + 1), "ahead")
 
 
 def _gemm(hoist: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
     """Replace a matmul by a batched matmul."""
     (a, _), (b, changes), *bias = given
-    if changes or not given[0][1] or op.attributes.get("transA"):
+    if changes or not given[0].varies or op.attributes.get("transA"):
         raise MissError("its matmul cannot be computed for all iterations at once")
-    emitter, shape = hoist.emitter, (*hoist.lead(given), *hoist.shape(name))
+    emitter, shape = hoist.emitter, (*hoist.iterations(given), *hoist.shape(name))
     if op.attributes.get("transB"):
         b = emitter.transpose(b, (1, 0), "ahead")
     value = emitter.op("MatMul", [a, b], "ahead", shape)
     if (alpha := op.attributes.get("alpha", 1.0)) != 1:
         value = emitter.op("Mul", [value, emitter.number(alpha)], "ahead", shape)
-    if bias and bias[0][0]:
+    if bias and bias[0].name:
         added = _widened(hoist, bias[0], op.inputs[2], 2)
         if (beta := op.attributes.get("beta", 1.0)) != 1:
             added = emitter.op("Mul", [added, emitter.number(beta)], "ahead", emitter.shape(added))
         value = emitter.op("Add", [value, added], "ahead", shape)
-    return value, True
+    return _Value(value, True)
 
 
 def _shape(hoist: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
     """Add the operators for a shape, which is equal in all iterations."""
-    hoist.check("Shape")
+    hoist.check_writable("Shape")
     rank = hoist.rank(op.inputs[0])
     first, last, _ = slice(op.attributes.get("start", 0), op.attributes.get("end")).indices(rank)
-    whole = hoist.emitter.op("Shape", [given[0][0]], "shape", (rank + 1,))
+    whole = hoist.emitter.op("Shape", [given[0].name], "shape", (rank + 1,))
     bounds = [hoist.emitter.ints(index) for index in (first + 1, last + 1, 0)]
-    return hoist.emitter.op("Slice", [whole, *bounds], "shape", (last - first,)), False
+    return _Value(hoist.emitter.op("Slice", [whole, *bounds], "shape", (last - first,)), False)
 
 
 _RULES: dict[str, Callable[[Hoist, Op, list[_Value], str], _Value]] = {"Gemm": _gemm, "Shape": _shape}

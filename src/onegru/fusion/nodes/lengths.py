@@ -94,7 +94,7 @@ def _index(exprs: Expressions, view: View) -> int | LoopIndex | None:
             p = exprs.polynomial(earlier)
             number = float(p.constant) if p.is_constant and p.constant.ndim == 0 else None
             return int(number) if number is not None and number == int(number) else None
-        if axes and len(axes) == 1:
+        if len(axes) == 1:
             if _is_range(exprs, earlier, axes[0]):
                 role = earlier.roles[axes[0]]
                 assert isinstance(role, LoopIndex)

@@ -19,26 +19,26 @@ from onegru.dataflow.walk import moved_from, reachable
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.search import Search
 
-_DEFAULT = ["Sigmoid", "Tanh"]
+_F_AND_G = ["Sigmoid", "Tanh"]  # the default activations
 
 
-def join(flow: Flow, search: Search) -> None:
+def simplify(flow: Flow, search: Search) -> None:
     """Simplify a graph with new nodes."""
-    for step in (_without_reversals, _last_states, partial(_both_directions, {})):
+    for step in (_remove_double_reversals, _use_last_states, partial(_merge_directions, {})):
         emitter = Emitter(flow, "onegru", search.names, "float32")
         for op in flow.ops:
-            done = len(emitter.ops)
+            count = len(emitter.ops)
             with search.guarded(next(filter(None, op.outputs), op.kind)):
                 step(flow, emitter, op)
                 continue
-            del emitter.ops[done:]
+            del emitter.ops[count:]
             emitter.known.clear()  # it may contain removed operators
         if emitter.ops:
             replace_ops(flow, emitter.ops, emitter.constants)
-    _without_copies(flow)
+    _remove_copies(flow)
 
 
-def _without_copies(flow: Flow) -> None:
+def _remove_copies(flow: Flow) -> None:
     """Replace Identity operators: rename the outputs of new operators."""
     for op in flow.ops:
         before = flow.producers.get(op.inputs[0]) if op.kind == "Identity" and op.origin is None else None
@@ -60,7 +60,7 @@ def _without_copies(flow: Flow) -> None:
 # Reversals
 
 
-def _without_reversals(flow: Flow, emitter: Emitter, op: Op) -> None:
+def _remove_double_reversals(flow: Flow, emitter: Emitter, op: Op) -> None:
     """Replace a double reversal by the value itself, transposed if necessary."""
     axis = reversed_axis(flow, op)
     if axis is None:
@@ -85,14 +85,14 @@ def _without_reversals(flow: Flow, emitter: Emitter, op: Op) -> None:
 # Last states
 
 
-def _last_states(flow: Flow, emitter: Emitter, node: Op) -> None:
+def _use_last_states(flow: Flow, emitter: Emitter, node: Op) -> None:
     """Read the last state from Y_h instead of from the end of Y."""
     if not _is_new_gru(node) or not node.outputs[0] or node.input(4):
         return
     for name in _states_in_order(flow, node):
         for op in flow.consumers.get(name, ()):
             shape = flow.shape(name)
-            if shape is None or not _takes_last(flow, op, name):
+            if shape is None or not _reads_last(flow, op, name):
                 continue
             last = node.output(1) or emitter.fresh("Y_h")
             if not node.output(1):
@@ -133,31 +133,27 @@ def _states_in_order(flow: Flow, node: Op) -> list[str]:
     return found
 
 
-def _takes_last(flow: Flow, op: Op, name: str) -> bool:
+def _reads_last(flow: Flow, op: Op, name: str) -> bool:
     """Whether an operator reads the last slice of a value along the first axis."""
     shape = flow.shape(name)
     if shape is None or op.inputs[0] != name:
         return False
-    size = shape[0]
+    last = shape[0] - 1 if isinstance(shape[0], int) else -1
     if op.kind == "Slice":
         call = Call(op, flow)
         ranges = call.operator.ranges(call) if isinstance(call.operator, Slice) else None
         cut = {axis: item for axis, item in (ranges or {}).items() if item is not None}
-        return list(cut) == [0] and cut[0] in ((-1, 1, 1), (size - 1 if isinstance(size, int) else -1, 1, 1))
+        return list(cut) == [0] and cut[0] in ((-1, 1, 1), (last, 1, 1))
     if op.kind == "Gather" and op.attributes.get("axis", 0) == 0:
         index = flow.constant(op.inputs[1])
-        return (
-            index is not None
-            and index.shape == ()
-            and int(index) in (-1, size - 1 if isinstance(size, int) else -1)
-        )
+        return index is not None and index.shape == () and int(index) in (-1, last)
     return False
 
 
 # Directions
 
 
-def _both_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op) -> None:
+def _merge_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op) -> None:
     """Merge a forward and a reverse node with concatenated outputs into a bidirectional node."""
     # `merged` contains the other direction of each merged node, by the node's identity.
     if op.kind != "Concat" or len(op.inputs) != 2:
@@ -165,12 +161,12 @@ def _both_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op
     first, second = (_source_node(flow, name) for name in op.inputs)
     if first is None or second is None or {id(first), id(second)} & merged.keys() or first is second:
         return
-    if _fit(flow, first, second) and not _is_below(merged, flow, first, second):
+    if _are_directions(flow, first, second) and not _is_dependent(merged, flow, first, second):
         merged |= {id(first): second, id(second): first}
         _merge(flow, emitter, first, second)
 
 
-def _is_below(merged: Mapping[int, Op], flow: Flow, first: Op, second: Op) -> bool:
+def _is_dependent(merged: Mapping[int, Op], flow: Flow, first: Op, second: Op) -> bool:
     """Whether one of two operators depends on the other; merged nodes count as one."""
 
     def inputs_of(name: str) -> Iterable[str]:
@@ -192,7 +188,7 @@ def _is_new_gru(op: Op) -> bool:
     return op.kind == "GRU" and op.origin is None and op.attributes.get("direction") != "bidirectional"
 
 
-def _fit(flow: Flow, forward: Op, reverse: Op) -> bool:
+def _are_directions(flow: Flow, forward: Op, reverse: Op) -> bool:
     """Whether two nodes can be the two directions of one node."""
     directions = [op.attributes.get("direction", "forward") for op in (forward, reverse)]
     same = ("hidden_size", "linear_before_reset", "clip")
@@ -211,7 +207,7 @@ def _merge(flow: Flow, emitter: Emitter, forward: Op, reverse: Op) -> None:
     weights = []
     for index, name in ((1, "W"), (2, "R"), (3, "B")):
         arrays = [flow.constant(op.input(index)) if op.input(index) else None for op in (forward, reverse)]
-        weights.append(_joined(emitter, name, arrays))
+        weights.append(_stacked(emitter, name, arrays))
     state = ""
     if forward.input(5):
         states = [op.input(5) for op in (forward, reverse)]
@@ -219,7 +215,7 @@ def _merge(flow: Flow, emitter: Emitter, forward: Op, reverse: Op) -> None:
         state = emitter.op("Concat", states, "initial_h", (2, *shape[1:]), axis=0)
     attributes: dict[str, Any] = {**forward.attributes, "direction": "bidirectional"}
     if "activations" in forward.attributes or "activations" in reverse.attributes:
-        for name, default in (("activations", _DEFAULT), ("activation_alpha", []), ("activation_beta", [])):
+        for name, default in (("activations", _F_AND_G), ("activation_alpha", []), ("activation_beta", [])):
             both = [list(op.attributes.get(name, default)) for op in (forward, reverse)]
             attributes.pop(name, None)
             if both[0] or both[1]:
@@ -241,14 +237,10 @@ def _merge(flow: Flow, emitter: Emitter, forward: Op, reverse: Op) -> None:
                 emitter.op("Slice", [whole, *bounds], "direction", sizes, name)
 
 
-def _joined(emitter: Emitter, name: str, arrays: list[Array | None]) -> str:
+def _stacked(emitter: Emitter, name: str, arrays: list[Array | None]) -> str:
     """Join the parameters of both directions in one constant; "" if neither has any."""
     given = [array for array in arrays if array is not None]
     if not given:
         return ""
-    return emitter.constant(
-        name,
-        np.concatenate([np.zeros_like(given[0]) if array is None else array for array in arrays]).astype(
-            np.float64
-        ),
-    )
+    both = np.concatenate([np.zeros_like(given[0]) if array is None else array for array in arrays])
+    return emitter.constant(name, both.astype(np.float64))
