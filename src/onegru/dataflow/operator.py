@@ -24,7 +24,7 @@ class LoopIndex(NamedTuple):
 
     sign: int
     base: int
-    size: Size = 0
+    size: Size = 0  # -1 for the size of the axis with this index
 
 
 @dataclass(eq=False, slots=True)

@@ -52,6 +52,11 @@ class Atom:
     values: frozenset[str] = frozenset()  # the names of all values that the atom depends on
     is_bool: bool = False  # whether the atom is 0 or 1
 
+    def weights(self) -> Array:
+        """Return the matrix of a matmul."""
+        assert self.matrix is not None
+        return self.matrix.make()
+
 
 @dataclass(eq=False, slots=True)
 class Algebra:

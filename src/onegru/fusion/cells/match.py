@@ -153,17 +153,18 @@ class _Matcher:
         """Return the factor of the old state, and the candidate: p = keep∘h + (1 - keep)∘candidate."""
         number, algebra = self.state.number, self.algebra
         rest = Polynomial({m: item for m, item in p.terms.items() if number not in m})
-        kept = quotient(Polynomial({m: item for m, item in p.terms.items() if number in m}), number)
-        if kept is not None and kept.is_constant:
+        keep = quotient(Polynomial({m: item for m, item in p.terms.items() if number in m}), number)
+        if keep is not None and keep.is_constant:
             return None
-        if kept is None:
+        if keep is None:
             if any(n != number and self.depends(n) for m in p.terms if number in m for n in m):
                 raise MissError("it squares its old state")
             return None
-        if not any(map(self.depends, kept.atoms() | rest.atoms())):
+        if not any(map(self.depends, keep.atoms() | rest.atoms())):
             return None
-        share = add(constant(1), kept, -1.0)
-        gates = kept.atoms()
+        share = add(constant(1), keep, -1.0)  # of the candidate
+        gates = keep.atoms()
+        # Terms that no unit lacks. The candidate is the quotient by one of them.
         leads = [m for m in sorted(share.terms, key=len) if np.all(np.abs(share.terms[m]) > CLOSE)]
         found: dict[Monomial, Array] = {}
         for monomial, coefficient in rest.terms.items() if leads else ():
@@ -171,13 +172,13 @@ class _Matcher:
             if left is not None and not gates & set(left):
                 found[left] = coefficient / share.terms[leads[0]]
         candidate = Polynomial(found)
-        both = add(algebra.multiply(kept, self.h), algebra.multiply(share, candidate))
+        both = add(algebra.multiply(keep, self.h), algebra.multiply(share, candidate))
         if not found or not same(p, both):
             inner = algebra.inner_atoms(p)
             if not any(algebra.atoms[item].kind == "matmul" for item in inner):
                 return None
             raise MissError("the term added to the old state is not (1 - z) times one candidate")
-        return kept, candidate
+        return keep, candidate
 
     def _update_gate(self, keep: Polynomial) -> _UpdateGate:
         """Return the update gate and its attention."""
@@ -239,8 +240,7 @@ class _Matcher:
             return True
         if atom.kind != "matmul" or not same(atom.arguments[0], self.h):
             return False
-        assert atom.matrix is not None
-        part.R = part.R + (atom.matrix.make() * coefficient).T
+        part.R = part.R + (atom.weights() * coefficient).T
         return True
 
     def _candidate(self, q: Polynomial, z: FoundActivation) -> _ResetGate:
@@ -256,8 +256,7 @@ class _Matcher:
                 if gate is None or (reset is not None and not same(gate, reset)):
                     raise MissError("the candidate's matmul is not with r∘h")
                 reset = gate
-                assert atom.matrix is not None
-                part.R = part.R + (atom.matrix.make() * coefficient).T
+                part.R = part.R + (atom.weights() * coefficient).T
             elif not self._add_term(part, monomial, coefficient):
                 raise MissError("the candidate is not a function of a sum of products with x and r∘h")
             elif monomial and self.depends(monomial[0]):
@@ -270,8 +269,8 @@ class _Matcher:
         return _ResetGate(r, self._linear(r.argument, "the reset gate"), part)
 
     def _reset_gate(self, reset: Polynomial, z: FoundActivation) -> FoundActivation:
-        """Return the reset gate with the update gate's function, if it is a multiple of it."""
-        factors = [1.0]
+        """Return the reset gate, if possible as a multiple of the update gate's function."""
+        factors = [1.0]  # of the function, as the coefficients suggest
         for monomial, item in reset.terms.items():
             number = scalar(item)
             if monomial and number:
@@ -333,9 +332,7 @@ class _Matcher:
             if reset is not None and not same(share, reset):
                 raise MissError("matmuls with h have different reset gates")
             reset = share
-            matrix = self.algebra.atoms[number].matrix
-            assert matrix is not None
-            R = R + matrix.make().T
+            R = R + self.algebra.atoms[number].weights().T
             term = self.algebra.multiply(share, one_atom(number))
             rest = add(rest, term, -1.0)
         assert reset is not None

@@ -136,29 +136,30 @@ class Matmuls(Views):
             raise UnknownOpError
         kept = [letter for letter in out_letters if letter in weight_letters]
         roles = dict(zip(out_letters, view.roles, strict=True))
-        fixed = _fixed_indices(view, roles, dict(zip(weight_letters, array.shape, strict=True)))
+        column_indices = _column_indices(view, roles, dict(zip(weight_letters, array.shape, strict=True)))
         if [letter for letter in weight_letters if letter not in kept + summed]:
             raise UnknownOpError
         sizes = [array.shape[weight_letters.index(letter)] for letter in summed]
         count = int(np.prod(sizes, dtype=float))
         if count * view.width > array.size:
             raise UnknownOpError
-        grid = np.stack([item.ravel() for item in np.indices(sizes)]) if sizes else np.zeros((0, 1), int)
+        indices = [item.ravel() for item in np.indices(sizes)]
+        row_indices = np.stack(indices) if sizes else np.zeros((0, 1), int)
         value_roles: list[Role] = [COLUMNS if letter in summed else roles[letter] for letter in value_letters]
         order = [summed.index(letter) for letter in value_letters if letter in summed]
-        operand = View(value, tuple(value_roles), grid[order])
+        operand = View(value, tuple(value_roles), row_indices[order])
         shape = self.shape(value)
         known = dict(zip(summed, sizes, strict=True))
         if any(letter in known and shape[axis] != known[letter] for axis, letter in enumerate(value_letters)):
             raise UnknownOpError
-        key = (self._content_key(weights), weight_letters, tuple(summed), tuple(fixed))
+        key = (self._content_key(weights), weight_letters, tuple(summed), tuple(column_indices))
 
         def make(rows: Array) -> Array:
-            given = dict(zip(summed, grid[:, rows, None], strict=True))
-            indices = [given[letter] if letter in given else fixed[letter][None] for letter in weight_letters]
-            return np.asarray(array[tuple(indices)], np.float64)
+            by_letter = {letter: index[None] for letter, index in column_indices.items()}
+            by_letter.update(zip(summed, row_indices[:, rows, None], strict=True))
+            return np.asarray(array[tuple(map(by_letter.__getitem__, weight_letters))], np.float64)
 
-        column_key = b"".join(item.tobytes() for item in fixed.values())
+        column_key = b"".join(item.tobytes() for item in column_indices.values())
         result = constant(0)
         for rows, part in self._pieces(operand):
             whole = len(rows) == count
@@ -179,13 +180,13 @@ class Matmuls(Views):
             return constant(row @ matrix.make())
         if is_input:  # its computation does not matter
             p = self._as_atom(view)
-        fixed = p.constant
-        if np.any(fixed):  # the constant part is a bias
+        offset = p.constant
+        if np.any(offset):  # its matmul is a bias
             rest = Polynomial({monomial: item for monomial, item in p.terms.items() if monomial})
             found = self.algebra.atom_of(rest)
             if not is_gated and (found is None or found[0].kind != "value"):  # not a value of the model
                 return self._matmul_of(self._as_atom(view), matrix, view)
-            bias = constant(np.broadcast_to(fixed, view.width) @ matrix.make())
+            bias = constant(np.broadcast_to(offset, view.width) @ matrix.make())
             return add(self._matmul_of(rest, matrix, view, is_whole=False), bias)
         return self._matmul_of(p, matrix, view)
 
@@ -271,16 +272,16 @@ class Matmuls(Views):
         return known[id(array)][1]
 
 
-def _fixed_indices(view: View, roles: Mapping[str, Role], shape: Mapping[str, int]) -> dict[str, Array]:
+def _column_indices(view: View, roles: Mapping[str, Role], shape: Mapping[str, int]) -> dict[str, Array]:
     """Return the index of each column of a product along the axes that it shares with its weights."""
-    columns, fixed = iter(view.index), dict[str, Array]()
+    columns, column_indices = iter(view.index), dict[str, Array]()
     for letter, role in roles.items():
         if role == COLUMNS:
             if letter not in shape:
                 raise UnknownOpError
-            fixed[letter] = next(columns)
+            column_indices[letter] = next(columns)
         elif letter in shape:
             if (role == ROWS and shape[letter] != 1) or isinstance(role, LoopIndex):
                 raise UnknownOpError
-            fixed[letter] = np.full(view.width, 0 if role == ROWS else role)
-    return fixed
+            column_indices[letter] = np.full(view.width, 0 if role == ROWS else role)
+    return column_indices

@@ -51,7 +51,7 @@ def join_inputs(
                 raise MissError("a term of a gate is not a product of one value with a constant")
             view: View = atom.view
             if atom.matrix is not None:
-                weights = atom.matrix.make() * coefficient
+                weights = atom.weights() * coefficient
             elif len(view.index):
                 weights = np.eye(width) * coefficient
             else:
