@@ -41,7 +41,7 @@ class Graph:
         """Compare the new operators with the old ones, and accept them if they agree."""
         # With `only_layers`, the new operators are accepted without a check, because there is no algebra.
         if self.search.only_layers:
-            self.new_ops.take(emitter)
+            self.new_ops.add(emitter)
             return Compared("")
         ops = self.new_ops.leading_to(emitter.ops, self.flow)
         constants = ChainMap(emitter.constants, self.new_ops.constants)
@@ -58,7 +58,7 @@ class Graph:
             words = "the numeric check contradicts the match, which is a bug in onegru; please report it"
             self.miss(location, f"{words}: {found.difference}")
             return None
-        self.new_ops.take(emitter)
+        self.new_ops.add(emitter)
         return found
 
     def note(

@@ -30,7 +30,7 @@ class NewOps:
     # the states of a recurrence in the order of time, and the value that concatenates them
     stacks: dict[tuple[str, ...], str] = field(default_factory=dict)
 
-    def take(self, emitter: Emitter) -> None:
+    def add(self, emitter: Emitter) -> None:
         """Add the operators of an emitter."""
         for op in emitter.ops:
             self.producers.update((name, (len(self.added), op)) for name in op.outputs if name)

@@ -67,7 +67,7 @@ class _Writer:
                 early.append(self._constant(graph, name, _typed(flow, name, array)))
         replace_nodes(graph, [*(node for node in early if node.op_type), *nodes])
         for value in graph.output if flow.outer is not None else ():
-            _state_shape(flow, value)
+            _declare_shape(flow, value)
         inputs = {value.name for value in graph.input}
         for field in (graph.initializer, graph.value_info):
             for index in reversed(range(len(field))):
@@ -85,7 +85,7 @@ class _Writer:
         return node
 
 
-def _state_shape(flow: Flow, value: ValueInfoProto) -> None:
+def _declare_shape(flow: Flow, value: ValueInfoProto) -> None:
     """Declare the rank and fixed sizes of an output: ONNX Runtime infers no shapes after new functions."""
     shape = flow.shape(value.name)
     stated = value.type.tensor_type.shape
