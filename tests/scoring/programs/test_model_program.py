@@ -102,7 +102,7 @@ def test_rows_that_influence_each_other_are_not_batched(tmp_path: Path, nodes: A
         np.testing.assert_allclose(got, run_row(path, row)["Z"].ravel(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["RandomNormalLike", "RandomUniformLike", "Bernoulli"])
+@pytest.mark.parametrize("kind", ["RandomNormalLike", "RandomUniformLike"])
 def test_random_operators_are_named(kind: str, tmp_path: Path) -> None:
     nodes = [PLAIN, node("Sigmoid", ["Y_h"], ["p"]), node(kind, ["p"], ["r"], name="noise")]
     path = save(tmp_path, model(graph([*nodes, node("Add", ["p", "r"], ["Z"])], [X], ["Z"], weights())))
