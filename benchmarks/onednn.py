@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onegru
 from benchmarks.training import CASES, Case, best, drawn
 from onegru.core.spec import Spec
-from onegru.engines.training import Call, DirectionWeights, TrainedLayer
+from onegru.engines.training import DirectionWeights, LayerCall, TrainedLayer
 
 ROOT = Path(__file__).resolve().parents[1]
 Array = npt.NDArray[np.float32]
@@ -79,7 +79,7 @@ def measure(peer: ctypes.CDLL, case: Case, seconds: float) -> list[float]:
     array(0, T, B, I)[:], array(1, 3 * H, I)[:], array(2, 3 * H, H)[:] = X, W, R
     array(3, 4 * H)[:] = np.concatenate([Wb[: 2 * H] + Rb[: 2 * H], Wb[2 * H :], Rb[2 * H :]])
     array(5, T, B, H)[:] = dY
-    call, weights = Call(X), [DirectionWeights(W, R, Wb, Rb)]
+    call, weights = LayerCall(X), [DirectionWeights(W, R, Wb, Rb)]
     spec = Spec(I, H, "float32", linear_before_reset=True)
 
     def ours() -> tuple[Array, Array, DirectionWeights]:

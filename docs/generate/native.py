@@ -16,7 +16,7 @@ from onegru.engines.native import INTERFACE, MOST_THREADS
 from onegru.engines.select import ENGINES
 from onegru.formats.onnx.dequantized import CARRIERS
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, GRU_VERSIONS
-from onegru.operators.schema import Attribute, Operator
+from onegru.operators.schema import Attribute, OpSchema
 
 _STUB = Path(__file__).resolve().parents[2] / "src/onegru/_native.pyi"
 
@@ -111,7 +111,7 @@ def native_activations() -> str:
 def native_operators() -> str:
     """Every version of every operator, with its domain."""
 
-    def row(operator: Operator, domain: str) -> str:
+    def row(operator: OpSchema, domain: str) -> str:
         flags = (
             operator.attention,
             "bfloat16" in operator.element_types,

@@ -11,10 +11,10 @@ from docs.generate.markdown import NONE, code, listed, table
 from onegru.core.activations import ACTIVATIONS
 from onegru.operators.onnx import AUGRU, GRU_VERSIONS, NEWEST
 from onegru.operators.openvino import OPERATORS
-from onegru.operators.schema import Attribute, Operator, Port, Role
+from onegru.operators.schema import Attribute, OpSchema, Port, Role
 from onegru.runtimes.known_issues import MEASURED, RULES
 
-ALL: Mapping[str, Operator] = {item.name: item for item in (NEWEST, AUGRU, *OPERATORS.values())}
+ALL: Mapping[str, OpSchema] = {item.name: item for item in (NEWEST, AUGRU, *OPERATORS.values())}
 
 _SIZES = {"G": "3H", "N": "6H"}
 _RUNTIMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "onnx": "ONNX's reference evaluator"}
@@ -45,11 +45,11 @@ def operators() -> str:
     )
 
 
-def _dialect(operator: Operator) -> str:
+def _dialect(operator: OpSchema) -> str:
     return "ONNX" if operator is NEWEST else "onegru" if operator is AUGRU else "OpenVINO"
 
 
-def _function(operator: Operator) -> str:
+def _function(operator: OpSchema) -> str:
     """The function or layer that runs an operator."""
     if operator is AUGRU:
         return "GRU(attention=True)"
@@ -58,21 +58,21 @@ def _function(operator: Operator) -> str:
     return name
 
 
-def _versions(operator: Operator) -> str:
+def _versions(operator: OpSchema) -> str:
     if operator is NEWEST:
         return ", ".join(map(str, GRU_VERSIONS))
     return str(operator.version) if operator.version else "internal"
 
 
-def _choices(operator: Operator, name: str) -> tuple[object, ...] | None:
+def _choices(operator: OpSchema, name: str) -> tuple[object, ...] | None:
     return operator.attributes[name].choices
 
 
-def _clips(operator: Operator) -> bool:
+def _clips(operator: OpSchema) -> bool:
     return _choices(operator, "clip") != (0.0,)
 
 
-def _directions(operator: Operator) -> str:
+def _directions(operator: OpSchema) -> str:
     if "direction" not in operator.attributes:
         return "one step"
     choices = _choices(operator, "direction")
@@ -88,7 +88,7 @@ def versions() -> str:
     return table(["version", "changes"], rows)
 
 
-def _changes(old: Operator, new: Operator) -> Iterable[str]:
+def _changes(old: OpSchema, new: OpSchema) -> Iterable[str]:
     if added := [name for name in new.attributes if name not in old.attributes]:
         yield f"adds {listed(added)}"
     if removed := [name for name in old.attributes if name not in new.attributes]:
@@ -173,7 +173,7 @@ def ports(name: str) -> str:
     )
 
 
-def _ports(operator: Operator, kind: str, of: Sequence[Port]) -> str:
+def _ports(operator: OpSchema, kind: str, of: Sequence[Port]) -> str:
     words = _WORDS if operator.input("sequence_lens") else _WORDS_OF_A_STEP
     two = any(port.batch_first for port in operator.ports())
     header = [kind, "meaning", "shape", *(["shape with layout 1"] if two else [])]
@@ -187,7 +187,7 @@ def _ports(operator: Operator, kind: str, of: Sequence[Port]) -> str:
     return table(header, rows)
 
 
-def _shape(operator: Operator, axes: str) -> str:
+def _shape(operator: OpSchema, axes: str) -> str:
     sizes = dict(_SIZES)
     if operator.biases == "summed":
         after = _choices(operator, "linear_before_reset") != (False,)

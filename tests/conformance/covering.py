@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from onegru.conformance.cases import COVERING, KIT_OPERATORS, may_be
 from onegru.conformance.factors import APART, AT_THRESHOLD, factors_of
-from onegru.operators.schema import Operator
+from onegru.operators.schema import OpSchema
 
 # How many rows are put together for each one that is kept.
 _TRIES = 4
@@ -73,7 +73,7 @@ def _row(
     return row
 
 
-def array_of(operator: Operator) -> dict[str, object]:
+def array_of(operator: OpSchema) -> dict[str, object]:
     """The levels of each factor of an operator, and rows of their places as hexadecimal digits."""
     levels = {
         name: [

@@ -21,7 +21,7 @@ from onegru.conformance.factors import APART, factors_of
 from onegru.core.activations import ACTIVATIONS
 from onegru.engines import reference
 from onegru.layers.call import apply
-from onegru.operators.schema import Operator
+from onegru.operators.schema import OpSchema
 from tests.conformance.covering import array_of, pairwise
 from tests.support import oracle
 from tests.support.comparison import Arrays
@@ -45,7 +45,7 @@ def test_there_are_enough_and_not_too_many() -> None:
 
 
 @pytest.mark.parametrize("operator", KIT_OPERATORS, ids=str)
-def test_every_level_has_a_case_with_only_it(operator: Operator) -> None:
+def test_every_level_has_a_case_with_only_it(operator: OpSchema) -> None:
     present = {tuple(case.choices.items()) for case in CASES if case.operator is operator}
     for factor in factors_of(operator).values():
         for level in list(factor.levels)[1:]:
@@ -55,7 +55,7 @@ def test_every_level_has_a_case_with_only_it(operator: Operator) -> None:
 
 
 @pytest.mark.parametrize("operator", KIT_OPERATORS, ids=str)
-def test_every_pair_of_levels_occurs(operator: Operator) -> None:
+def test_every_pair_of_levels_occurs(operator: OpSchema) -> None:
     """Counted by hand, from only the cases."""
     factors = {name: factor for name, factor in factors_of(operator).items() if name not in APART}
     levels = [(name, level) for name, factor in factors.items() for level in factor.levels]
@@ -233,7 +233,7 @@ def test_operators_without_stored_cases(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("operator", [KIT_OPERATORS[0], *KIT_OPERATORS[-4:]], ids=str)
-def test_covering_arrays_are_current(operator: Operator) -> None:
+def test_covering_arrays_are_current(operator: OpSchema) -> None:
     stored = json.loads(COVERING.read_text(encoding="utf-8"))[str(operator)]
     assert stored == array_of(operator), "run `python -m tests.conformance.covering`"
 

@@ -13,13 +13,13 @@ import pytest
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
 from onegru.conformance.results import Outcome, RuntimeResults, read_results
-from onegru.runtimes.known_issues import MEASURED, RULES, Effect, Facts, Rule, verdicts
+from onegru.runtimes.known_issues import MEASURED, RULES, Effect, NodeFacts, Rule, verdicts
 from tests.support.machine.repository import ROOT
 
 COMES_OF: dict[Effect, str] = {"refuses": "refuses", "miscomputes": "differs"}
 
 
-def facts_of(case: Case) -> Facts:
+def facts_of(case: Case) -> NodeFacts:
     """What `onegru inspect` knows of the case's node; an IR has its attributes as strings."""
     attributes = case.attributes
     if case.operator.biases == "summed":
@@ -28,7 +28,7 @@ def facts_of(case: Case) -> Facts:
             for name, value in attributes.items()
         }
     given = {port.name for port in case.operator.inputs if case.level(port.name) != "none"}
-    return Facts(
+    return NodeFacts(
         case.operator.name,
         case.operator.version,
         attributes,

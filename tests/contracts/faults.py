@@ -93,14 +93,14 @@ def _stream() -> bytes:
 def _training() -> bytes:
     from onegru.core.activations import Activation
     from onegru.core.spec import Spec
-    from onegru.engines.training import Call, DirectionWeights, TrainedLayer
+    from onegru.engines.training import DirectionWeights, LayerCall, TrainedLayer
 
     pair = (Activation("Sigmoid"), Activation("Tanh"))
     T, B, I, H = 6, 12, 16, 40
     spec = Spec(I, H, direction="bidirectional", activations=(pair, pair), dtype="float32")
     own = DirectionWeights(_draw(3 * H, I), _draw(3 * H, H), _draw(3 * H), _draw(3 * H))
     layer = TrainedLayer(spec, [own, own], (0, 1, 2))
-    call = Call(_draw(T, B, I), sequence_lens=np.arange(B) % T + 1)
+    call = LayerCall(_draw(T, B, I), sequence_lens=np.arange(B) % T + 1)
     Y, Y_h, gates = layer.forward(call, saves=True)
     names = ("W", "R", "Wb", "Rb")
     found, by = layer.gradients(call, Y, gates, Y, Y_h, ["X"], [names, names])

@@ -15,7 +15,7 @@ import onegru
 from onegru.drawing import page as drawing_page
 from onegru.drawing.colours import colours
 from onegru.drawing.page import page
-from onegru.drawing.picture import Panel, Picture, Run, View
+from onegru.drawing.picture import DirectionView, Panel, Picture, Run
 from tests.support.layers import draw, make_gru
 from tests.support.machine.browser import dump_dom
 
@@ -74,7 +74,9 @@ def picture_of(*steps: int, units: int = 3, views: int = 1, label: str = "this r
         runs.append(Run((label, "other run")[index], f"{label} in words", (values, -values)))
     orders = {"as it is": list(range(units)), "turned round": list(reversed(range(units)))}
     names = ("forward", "reverse")[:views]
-    return Picture("A title", "some words", tuple(View(name, PANELS, tuple(runs), orders) for name in names))
+    return Picture(
+        "A title", "some words", tuple(DirectionView(name, PANELS, tuple(runs), orders) for name in names)
+    )
 
 
 def data_of(text: str) -> Any:

@@ -13,7 +13,7 @@ from onegru import _native
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.dtypes import Array
 from onegru.core.spec import Attention, Spec
-from onegru.engines.training import Call, DirectionWeights, Resets, TrainedLayer
+from onegru.engines.training import DirectionWeights, LayerCall, Resets, TrainedLayer
 
 #: r, z, n, as PyTorch has them: where z, r and n are.
 ORDER = (1, 0, 2)
@@ -69,7 +69,7 @@ def test_results_and_gradients_are_those_of_packed_weights(seed: int, after: boo
         attention=attention,
     )
     layer = TrainedLayer(spec, [own], ORDER)
-    call = Call(X, initial_h, lengths, scores, resets)
+    call = LayerCall(X, initial_h, lengths, scores, resets)
     wanted = layer.forward(call)
 
     is_double, threads = dtype == "float64", 1 + seed % 2

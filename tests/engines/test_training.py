@@ -12,7 +12,7 @@ import pytest
 import onegru
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.spec import Spec
-from onegru.engines.training import Call, DirectionWeights, Resets, TrainedLayer
+from onegru.engines.training import DirectionWeights, LayerCall, Resets, TrainedLayer
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +39,7 @@ class Case:
     spec: Spec
     weights: list[DirectionWeights]
     order: tuple[int, int, int]
-    call: Call
+    call: LayerCall
     dY: Array | None
     dY_h: Array | None
 
@@ -112,7 +112,7 @@ def draw(seed: int, *, smooth: bool = False) -> Case:
     ]
     lengths = rng.integers(0, T + 1, B) if rng.random() < 0.5 else None
     resets = Resets(rng.random((T, B)) < 0.3, bool(rng.random() < 0.5)) if rng.random() < 0.4 else None
-    call = Call(
+    call = LayerCall(
         rng.standard_normal((T, B, I)),
         rng.standard_normal((D, B, H)) / 2 if rng.random() < 0.6 else None,
         lengths,
@@ -159,7 +159,9 @@ def test_the_bits_do_not_depend_on_threads(lbr: bool) -> None:
         DirectionWeights(*(rng.standard_normal(shape).astype(np.float32) / 8 for shape in shapes))
         for _ in range(2)
     ]
-    call = Call(rng.standard_normal((T, B, I)).astype(np.float32), sequence_lens=rng.integers(0, T + 1, B))
+    call = LayerCall(
+        rng.standard_normal((T, B, I)).astype(np.float32), sequence_lens=rng.integers(0, T + 1, B)
+    )
     dY = rng.standard_normal((T, 2, B, H)).astype(np.float32)
     case = Case(spec, weights, (1, 0, 2), call, dY, None)
     outputs = case.layer.forward(call)[:2]
@@ -196,7 +198,7 @@ def test_two_directions_at_once_change_no_bits(seed: int) -> None:
     resets = Resets(rng.random((T, B)) < 0.1, True) if seed % 3 else None
     lengths = rng.integers(0, T + 1, B) if B > 2 else None
     scores = rng.random((T, B)).astype(dtype) if has_attention else None
-    call = Call(drawn(T, B, I), drawn(2, B, H), lengths, scores, resets)
+    call = LayerCall(drawn(T, B, I), drawn(2, B, H), lengths, scores, resets)
     case = Case(spec, weights, (1, 0, 2), call, drawn(T, 2, B, H), drawn(2, B, H))
     before = onegru.get_num_threads()
     try:

@@ -177,7 +177,7 @@ def test_a_target_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytes
     """A wrong rewriting is found, and an earlier target stays as it was."""
     target = tmp_path / "target.onnx"
     target.write_bytes(b"earlier")
-    monkeypatch.setattr(gru_step._Elementary, "tanh", gru_step._Elementary.relu)
+    monkeypatch.setattr(gru_step._OnnxElementary, "tanh", gru_step._OnnxElementary.relu)
     source = save(tmp_path, Case("plain").build())
     with pytest.raises(onegru.FormatError, match="not written: output 'out_Y' in onegru differs"):
         rewrite(source, target, decompose=True)

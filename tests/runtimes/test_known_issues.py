@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from onegru.runtimes.known_issues import MEASURED, Facts, verdicts
+from onegru.runtimes.known_issues import MEASURED, NodeFacts, verdicts
 
 
 def test_nothing_is_said_of_a_plain_node() -> None:
     present = frozenset({"X", "W", "R", "B", "initial_h", "Y", "Y_h"})
-    assert verdicts(Facts("GRU", 14, {"hidden_size": 8, "linear_before_reset": 1}, "float32", present)) == []
-    assert verdicts(Facts("GRUCell", 3, {"hidden_size": "8", "clip": "0"}, None, present)) == []
+    assert (
+        verdicts(NodeFacts("GRU", 14, {"hidden_size": 8, "linear_before_reset": 1}, "float32", present)) == []
+    )
+    assert verdicts(NodeFacts("GRUCell", 3, {"hidden_size": "8", "clip": "0"}, None, present)) == []
 
 
 def test_a_refusal_hides_what_would_be_miscomputed() -> None:
-    facts = Facts("GRU", 3, {"activations": ["Sigmoid", "Affine"]}, None, frozenset())
+    facts = NodeFacts("GRU", 3, {"activations": ["Sigmoid", "Affine"]}, None, frozenset())
     found = [verdict for verdict in verdicts(facts) if verdict.runtime == "onnxruntime"]
     assert [verdict.effect for verdict in found] == ["refuses", "refuses"]
     assert all(verdict.version == MEASURED["onnxruntime"] for verdict in found)
@@ -23,7 +25,9 @@ def test_lengths_that_the_file_shows_to_be_full_are_no_issue() -> None:
     said = [
         {
             item.runtime
-            for item in verdicts(Facts("GRU", 14, {"hidden_size": 8}, "float32", present, False, True, full))
+            for item in verdicts(
+                NodeFacts("GRU", 14, {"hidden_size": 8}, "float32", present, False, True, full)
+            )
         }
         for full in (False, True)
     ]

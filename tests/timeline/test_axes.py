@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onegru.timeline.axes import Axes
+from onegru.timeline.axes import EqualAxes
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from onegru.timeline.axes import Axes
     ],
 )
 def test_a_reshape(sizes: tuple, wanted: tuple, found: list) -> None:  # type: ignore[type-arg]
-    axes = Axes()
+    axes = EqualAxes()
     given = [axes.new(size) for size in sizes]
     names = {axis[0]: letter for axis, letter in zip(given, "abcd", strict=False)}
     got, lost = axes.regroup(given, sizes, wanted)
@@ -36,7 +36,7 @@ def test_a_reshape(sizes: tuple, wanted: tuple, found: list) -> None:  # type: i
 
 
 def test_an_axis_that_was_split_is_whole_again() -> None:
-    axes = Axes()
+    axes = EqualAxes()
     wide, time = axes.new(8), axes.new("T")
     (first, second, same), _ = axes.regroup([wide, time], (8, "T"), (2, 4, "T"))
     assert same == time and first is not None and second is not None
@@ -45,7 +45,7 @@ def test_an_axis_that_was_split_is_whole_again() -> None:
 
 
 def test_axes_side_by_side_are_the_same() -> None:
-    axes = Axes()
+    axes = EqualAxes()
     time, batch, rows = axes.new("T"), axes.new("B"), axes.new("rows")
     folded = (*batch, *time)
     assert not axes.goes_along(rows, axes.main(time))
@@ -56,14 +56,14 @@ def test_axes_side_by_side_are_the_same() -> None:
 
 
 def test_ones_do_not_count_with_others() -> None:
-    axes = Axes()
+    axes = EqualAxes()
     step, rows = axes.new(1), axes.new(33)
     assert axes.main((*step, *rows)) == axes.main(rows)
     assert axes.goes_along(step, axes.main(step))
 
 
 def test_an_axis_of_too_many_factors() -> None:
-    axes = Axes()
+    axes = EqualAxes()
     axis = axes.new("n")
     with pytest.raises(ValueError, match="too many factors"):
         for _ in range(40):
@@ -73,13 +73,13 @@ def test_an_axis_of_too_many_factors() -> None:
 
 
 def test_axes_whose_sizes_nobody_knows_are_not_the_same() -> None:
-    axes = Axes()
+    axes = EqualAxes()
     assert axes.new("") != axes.new("")
     assert axes.named("") is None
 
 
 def test_a_size_that_is_changed_is_that_of_the_factor_that_is_not_1() -> None:
-    axes = Axes()
+    axes = EqualAxes()
     axis = (*axes.new(1), *axes.new(3))
     one, three = axis
     same, smaller = axes.resized(axis, "fewer", changes=True)
@@ -89,7 +89,7 @@ def test_a_size_that_is_changed_is_that_of_the_factor_that_is_not_1() -> None:
 
 
 def test_which_of_several_factors_is_changed_is_not_known() -> None:
-    axes = Axes()
+    axes = EqualAxes()
     axis = (*axes.new(2), *axes.new(3))
     changed, three = axes.resized(axis, 4, changes=True)
     assert three == axis[1] and axes.is_changed(changed) and axes.sizes_of(changed)[0] == ""

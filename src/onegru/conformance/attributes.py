@@ -7,7 +7,7 @@ from typing import Any
 
 from onegru.conformance.factors import AT_THRESHOLD, POSITIONS
 from onegru.core.activations import ACTIVATIONS
-from onegru.operators.schema import Operator
+from onegru.operators.schema import OpSchema
 
 #: Values of alpha and beta, in order, for all functions that have them.
 ALPHA, BETA = (0.75, 0.375, 1.25, 0.5), (0.625, 0.25, 0.5, 0.875)
@@ -18,7 +18,7 @@ _FLAGS = {"0": 0, "1": 1, "2": 2, "false": False, "true": True}
 Level = Callable[[str], str]
 
 
-def attributes_of(operator: Operator, level: Level) -> dict[str, Any]:
+def attributes_of(operator: OpSchema, level: Level) -> dict[str, Any]:
     """Return the attributes with the names and types of the specification."""
     found: dict[str, Any] = {}
     if level("hidden_size") != "none":
@@ -38,7 +38,7 @@ def has_two_directions(level: Level) -> bool:
     return level("direction") == "bidirectional"
 
 
-def functions_of(operator: Operator, level: Level) -> list[str]:
+def functions_of(operator: OpSchema, level: Level) -> list[str]:
     """Return the activation functions of all directions, by ONNX's names."""
     shared = operator.activation_count == "shared"
     positions = POSITIONS if has_two_directions(level) and not shared else POSITIONS[:2]
@@ -50,7 +50,7 @@ def takers(names: list[str], parameter: str) -> list[str]:
     return [name for name in names if parameter in ACTIVATIONS[name].parameters]
 
 
-def lacks_parameters(operator: Operator, level: Level) -> bool:
+def lacks_parameters(operator: OpSchema, level: Level) -> bool:
     """Whether a function without a default gets no value."""
     given = level("parameters")
     if given not in ("defaults", "first alone"):
@@ -62,7 +62,7 @@ def lacks_parameters(operator: Operator, level: Level) -> bool:
     )
 
 
-def _activations(operator: Operator, level: Level) -> dict[str, Any]:
+def _activations(operator: OpSchema, level: Level) -> dict[str, Any]:
     names = functions_of(operator, level)
     written = level("activations")
     if written in ("as needed", "none") and names == ["Sigmoid", "Tanh"] * (len(names) // 2):

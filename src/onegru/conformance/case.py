@@ -22,7 +22,7 @@ from onegru.conformance.storage import STORAGES, Stored, expect_on_grid, on_grid
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import OneGRUError, SpecWarning
 from onegru.operators.lowering import Lowered, lower
-from onegru.operators.schema import WEIGHTS, Operator
+from onegru.operators.schema import WEIGHTS, OpSchema
 
 # Attempts to generate inputs. Inputs are rejected if an output is too close to a jump of an activation, or
 # too large for a useful tolerance. Each attempt uses smaller values than the one before.
@@ -40,7 +40,7 @@ class _Drawn(NamedTuple):
 class Case:
     """Case of the conformance suite."""
 
-    operator: Operator
+    operator: OpSchema
     choices: Mapping[str, str]  # the unusual levels, by factor
 
     def level(self, factor: str) -> str:

@@ -28,10 +28,10 @@ from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.operators.onnx import AUGRU, GRU_VERSIONS
 from onegru.operators.openvino import OPERATORS
-from onegru.operators.schema import Operator
+from onegru.operators.schema import OpSchema
 
 #: The operators of the suite, in the order of its cases.
-KIT_OPERATORS: tuple[Operator, ...] = (*GRU_VERSIONS.values(), AUGRU, *OPERATORS.values())
+KIT_OPERATORS: tuple[OpSchema, ...] = (*GRU_VERSIONS.values(), AUGRU, *OPERATORS.values())
 
 # Functions with bounded results, so that infinities have limits. ScaledTanh's bounds depend on alpha.
 _BOUNDED = frozenset({"ScaledTanh"} | {kind.name for kind in ACTIVATIONS.values() if kind.bounds})
@@ -148,7 +148,7 @@ def select_cases(cases: Iterable[Case], patterns: Sequence[str], argument: str =
     return [case for case in found if not patterns or any(fnmatchcase(case.name, item) for item in patterns)]
 
 
-def may_be(operator: Operator, choices: Choices) -> bool:
+def may_be(operator: OpSchema, choices: Choices) -> bool:
     """Whether levels can be combined."""
     lengths = choices.get("sequence_lens", choices.get("sequence_lengths", ""))
     T, B = choices.get("seq_length"), choices.get("batch_size")
@@ -171,14 +171,14 @@ def may_be(operator: Operator, choices: Choices) -> bool:
     return _has_parameters(operator, choices) and _has_limits(choices)
 
 
-def _is_only_at_threshold(operator: Operator, choices: Choices) -> bool:
+def _is_only_at_threshold(operator: OpSchema, choices: Choices) -> bool:
     """Whether all other levels are usual, except g, which must be the function with a threshold."""
     usual = {name: factor.usual for name, factor in factors_of(operator).items()}
     usual |= {"clip": AT_THRESHOLD} | companions("clip", AT_THRESHOLD)
     return choices.items() <= usual.items()
 
 
-def _has_parameters(operator: Operator, choices: Choices) -> bool:
+def _has_parameters(operator: OpSchema, choices: Choices) -> bool:
     """Whether each function without defaults gets its parameters."""
     known = {"direction": "bidirectional", **dict.fromkeys(POSITIONS, "Relu"), **choices}
     return operator.biases == "summed" or not lacks_parameters(operator, lambda name: known.get(name, ""))
@@ -191,7 +191,7 @@ def _has_limits(choices: Choices) -> bool:
     return _BOUNDED.issuperset(choices[position] for position in POSITIONS if position in choices)
 
 
-def _choices(operator: Operator) -> Iterator[Choices]:
+def _choices(operator: OpSchema) -> Iterator[Choices]:
     """Yield the levels of each case, by factor; other levels are usual."""
     factors = factors_of(operator)
     for factor in factors.values():
@@ -207,7 +207,7 @@ def _choices(operator: Operator) -> Iterator[Choices]:
     yield from _covering(operator)
 
 
-def _covering(operator: Operator) -> Iterator[Choices]:
+def _covering(operator: OpSchema) -> Iterator[Choices]:
     """Yield rows that contain each allowed pair of levels of two factors."""
     if (stored := json.loads(COVERING.read_text(encoding="utf-8")).get(str(operator))) is None:
         raise LookupError(f"{operator}: has no stored cases; run `python -m tests.conformance.covering`")
@@ -216,7 +216,7 @@ def _covering(operator: Operator) -> Iterator[Choices]:
         yield {name: levels[int(digit, 16)] for (name, levels), digit in pairs}
 
 
-def _activations(operator: Operator) -> Iterator[Choices]:
+def _activations(operator: OpSchema) -> Iterator[Choices]:
     """Yield every activation in every position, with and without parameters, and with NaN."""
     factors = factors_of(operator)
     if str(operator) != "GRU-14":

@@ -10,14 +10,14 @@ import numpy as np
 from onegru.conformance.attributes import Level, has_two_directions
 from onegru.conformance.factors import SIZES
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.operators.schema import WEIGHTS, Operator, Port
+from onegru.operators.schema import WEIGHTS, OpSchema, Port
 
 # The largest and smallest generated magnitudes. Sums of some dozens of them stay within the type's range.
 _HUGE = {"float16": 2e4, "bfloat16": 1e37, "float32": 1e37, "float64": 1e307}
 _TINY = {"float16": 2.0**-20, "bfloat16": 1e-38, "float32": 1e-39, "float64": 1e-309}
 
 
-def draw_inputs(operator: Operator, level: Level, seed: int, scale: float) -> dict[str, Array]:
+def draw_inputs(operator: OpSchema, level: Level, seed: int, scale: float) -> dict[str, Array]:
     """Return the node's inputs, in the order and with the names of the specification."""
     random = np.random.default_rng(seed)
     layout = 1 if level("layout") == "1" else 0

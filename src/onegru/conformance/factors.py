@@ -13,7 +13,7 @@ from typing import Any
 from onegru.conformance.storage import STORAGES
 from onegru.core.activations import ACTIVATIONS
 from onegru.operators.onnx import AUGRU
-from onegru.operators.schema import Operator
+from onegru.operators.schema import OpSchema
 
 #: The factors that are sizes, by the letter of their axis.
 SIZES = {"T": "seq_length", "B": "batch_size", "I": "input_size", "H": "hidden size"}
@@ -155,7 +155,7 @@ AROUND: Mapping[str, Factor] = {factor.name: factor for factor in (_STORED, _ROU
 _FACTORS: dict[str, Mapping[str, Factor]] = {}
 
 
-def factors_of(operator: Operator) -> Mapping[str, Factor]:
+def factors_of(operator: OpSchema) -> Mapping[str, Factor]:
     """Return the factors of an operator, by name, with the levels that its version allows."""
     if str(operator) not in _FACTORS:
         _FACTORS[str(operator)] = _factors(operator)
@@ -169,12 +169,12 @@ def companions(name: str, level: str) -> dict[str, str]:
     return {"direction": "bidirectional"} if name.endswith("backward") else {}
 
 
-def all_factors_of(operator: Operator) -> Mapping[str, Factor]:
+def all_factors_of(operator: OpSchema) -> Mapping[str, Factor]:
     """Return the factors of a case of an operator: those of its node, and those around it."""
     return {**factors_of(operator), **AROUND}
 
 
-def _factors(operator: Operator) -> Mapping[str, Factor]:
+def _factors(operator: OpSchema) -> Mapping[str, Factor]:
     found = _onnx(operator) if operator.biases == "separate" else _openvino(operator)
     if operator.attention:
         found.append(_SCORES)
@@ -230,7 +230,7 @@ _LATER_ATTRIBUTES = (
 )
 
 
-def _onnx(operator: Operator) -> list[Factor]:
+def _onnx(operator: OpSchema) -> list[Factor]:
     direction = {"none": _USUAL, **_DIRECTIONS}
     if operator.version == 1 and operator.name == "GRU":
         direction["foward"] = "The first version spells its own default this way; it means forward."
@@ -285,7 +285,7 @@ def _onnx(operator: Operator) -> list[Factor]:
     ]
 
 
-def _openvino(operator: Operator) -> list[Factor]:
+def _openvino(operator: OpSchema) -> list[Factor]:
     takes_time = operator.input("sequence_lens") is not None
     found = [_DTYPE]
     if "direction" in operator.attributes:
@@ -372,7 +372,7 @@ _SILENT: Mapping[str, frozenset[str]] = {
 _OWN_RULE = "where it is silent: docs/operators/index.md"
 
 
-def words_of(operator: Operator, choices: Mapping[str, Any]) -> tuple[str, str]:
+def words_of(operator: OpSchema, choices: Mapping[str, Any]) -> tuple[str, str]:
     """Return the requirement that a case checks, and its source in the specification."""
     factors = all_factors_of(operator)
     named = [factors[name] for name in choices]

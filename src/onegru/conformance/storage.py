@@ -26,7 +26,7 @@ _BLOCK = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class CaseStorage:
     """Storage of W and R in a case."""
 
     checks: str  # the requirement that a runtime must meet to pass
@@ -46,32 +46,32 @@ _ONE = "with one scale and one zero point"
 _BLOCKS = "for every two columns of a row"
 
 #: The storages of W and R in the suite, by name.
-STORAGES: Mapping[str, Storage] = {
-    "int8 by row": Storage("W and R are int8, with one scale for each row."),
-    "int8 by tensor": Storage(f"W and R are int8, each {_ONE}.", "int8", "tensor", (-9, 9)),
-    "int8 with -128": Storage("-128 is an integer like others.", has_lowest=True),
-    "uint8 by row": Storage(
+STORAGES: Mapping[str, CaseStorage] = {
+    "int8 by row": CaseStorage("W and R are int8, with one scale for each row."),
+    "int8 by tensor": CaseStorage(f"W and R are int8, each {_ONE}.", "int8", "tensor", (-9, 9)),
+    "int8 with -128": CaseStorage("-128 is an integer like others.", has_lowest=True),
+    "uint8 by row": CaseStorage(
         "W and R are uint8, with one zero point for each row; a negative axis counts from the end.",
         *("uint8", "row", (96, 160)),
         axis=-2,
         opset=19,
     ),
-    "uint8 by tensor": Storage(f"W and R are uint8, each {_ONE}.", "uint8", "tensor", (96, 160)),
-    "int8 of both directions": Storage(
+    "uint8 by tensor": CaseStorage(f"W and R are uint8, each {_ONE}.", "uint8", "tensor", (96, 160)),
+    "int8 of both directions": CaseStorage(
         "The rows of both directions are one int8 matrix; a Reshape follows its DequantizeLinear.", axis=0
     ),
-    "int8 in blocks": Storage(
+    "int8 in blocks": CaseStorage(
         f"W and R are int8, with a scale {_BLOCKS}; an odd one has its own.", per="block", axis=2, opset=21
     ),
-    "uint4 in blocks": Storage(
+    "uint4 in blocks": CaseStorage(
         f"W and R are uint4, with a scale and a zero point {_BLOCKS}.", "uint4", "block", (6, 9), 2, 21
     ),
-    "int8 with B in int32": Storage("B is stored as well: int32 with one scale.", bias="int32"),
-    "W 128 times R": Storage(
+    "int8 with B in int32": CaseStorage("B is stored as well: int32 with one scale.", bias="int32"),
+    "W 128 times R": CaseStorage(
         "W and R have separate scales, here with a factor of 128 between them.", opset=21, shrinks_R=2.0**-7
     ),
-    "int8 with float16": Storage("Scales in float16 make weights in float16.", opset=19),
-    "int8 with output_dtype": Storage(
+    "int8 with float16": CaseStorage("Scales in float16 make weights in float16.", opset=19),
+    "int8 with output_dtype": CaseStorage(
         "output_dtype may name the type that it is anyway; without axis it is 1.", axis=None, opset=23
     ),
 }
@@ -102,7 +102,7 @@ def _spread(array: Array, shape: tuple[int, ...]) -> Array:
     return array if array.ndim == 0 else array[:, None]  # rows are the second-to-last axis
 
 
-def store_weights(storage: Storage, inputs: Mapping[str, Array], seed: int) -> dict[str, Stored]:
+def store_weights(storage: CaseStorage, inputs: Mapping[str, Array], seed: int) -> dict[str, Stored]:
     """Return W and R, and B if it is stored, as integers close to the given values."""
     random = np.random.default_rng([seed, 8])  # independent of the inputs' values
     found = {
@@ -110,11 +110,11 @@ def store_weights(storage: Storage, inputs: Mapping[str, Array], seed: int) -> d
         "R": _store(storage, inputs["R"], random, storage.shrinks_R),
     }
     if storage.bias:
-        found["B"] = _store(Storage("", storage.bias, "tensor"), inputs["B"], random)
+        found["B"] = _store(CaseStorage("", storage.bias, "tensor"), inputs["B"], random)
     return found
 
 
-def _store(storage: Storage, array: Array, random: np.random.Generator, factor: float = 1.0) -> Stored:
+def _store(storage: CaseStorage, array: Array, random: np.random.Generator, factor: float = 1.0) -> Stored:
     numbers = array.astype(np.float64) * factor
     if storage.axis == 0:
         numbers = numbers.reshape(-1, array.shape[-1])

@@ -26,7 +26,7 @@ LARGEST: Mapping[str, float] = {
 }
 
 
-class Storage(NamedTuple):
+class WeightStorage(NamedTuple):
     """Storage type of a float32 layer's matrices."""
 
     name: str  # as in arguments
@@ -37,10 +37,10 @@ class Storage(NamedTuple):
 
 
 _STORAGES = (
-    *(Storage("float16", 2), Storage("bfloat16", 2), Storage("int8", 1, is_int8=True)),
-    *(Storage(f"int8_g{group}", 1, is_int8=True, group=group) for group in (32, 64, 128)),
+    *(WeightStorage("float16", 2), WeightStorage("bfloat16", 2), WeightStorage("int8", 1, is_int8=True)),
+    *(WeightStorage(f"int8_g{group}", 1, is_int8=True, group=group) for group in (32, 64, 128)),
 )
-WEIGHT_STORAGES: Mapping[str, Storage] = {storage.name: storage for storage in _STORAGES}
+WEIGHT_STORAGES: Mapping[str, WeightStorage] = {storage.name: storage for storage in _STORAGES}
 
 #: Types to which activations are rounded before matrix products, and their sizes in bytes.
 ACTIVATION_STORAGES: Mapping[str, int] = {"int16": 2, "int8": 1, "bfloat16": 2}

@@ -10,10 +10,10 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.table import UnknownOpError, evaluate
 
 
-class Values(dict[str, Array]):
+class EvaluatedValues(dict[str, Array]):
     """Arrays by the names of a graph's values: given ones, results of operators, and constants."""
 
-    def __init__(self, flow: Flow, given: Mapping[str, Array], outer: Values | None = None) -> None:
+    def __init__(self, flow: Flow, given: Mapping[str, Array], outer: EvaluatedValues | None = None) -> None:
         super().__init__(given)
         self.flow = flow
         self.outer = outer  # of the enclosing graph

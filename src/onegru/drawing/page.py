@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from onegru.drawing.colours import KINDS, THEMES, colours
-from onegru.drawing.picture import Floats, Panel, Picture, View
+from onegru.drawing.picture import DirectionView, Floats, Panel, Picture
 
 #: The largest count of numbers in a page, each in two bytes. As text they take 27 MB.
 MOST_NUMBERS = 10_000_000
@@ -57,7 +57,7 @@ def page(picture: Picture) -> str:
     return "".join(filled)
 
 
-def _view(view: View, stride: int) -> dict[str, Any]:
+def _view(view: DirectionView, stride: int) -> dict[str, Any]:
     panels = [asdict(panel) for panel in view.panels]
     runs = [
         {

@@ -41,7 +41,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DirectionView:
     """One direction of one run, or of two runs."""
 
     name: str  # the direction's name
@@ -61,7 +61,7 @@ class Picture:
 
     title: str  # a short title
     words: str  # a description of the run, in a line
-    views: tuple[View, ...]  # one view, or one for each direction
+    views: tuple[DirectionView, ...]  # one view, or one for each direction
 
 
 def extent(values: Sequence[Floats]) -> tuple[float, float]:

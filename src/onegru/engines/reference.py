@@ -197,7 +197,7 @@ def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, lea
             problem.Y_h[...] = Y_h
 
 
-class Step(NamedTuple):
+class StepResult(NamedTuple):
     """The results of a step, [B, H] each, or the results of all steps."""
 
     raw_z: Any  # the update gate before attention
@@ -209,7 +209,7 @@ class Step(NamedTuple):
 
 def step(
     spec: Spec, w: ReferenceWeights, d: int, Xt: Any, H: Any, at: Any, activate: Callable[..., Any] = activate
-) -> Step:
+) -> StepResult:
     """Compute one step by the equations."""
     f, g = spec.activations[d]
 
@@ -224,11 +224,11 @@ def step(
         ht = activate(g, clip(Xt @ w.Wh + (rt * H) @ w.Rh + w.Rbh + w.Wbh))
     if at is not None:
         zt = attended(spec.attention, zt, at)
-    return Step(raw_zt, zt, rt, ht, (1 - zt) * ht + zt * H)
+    return StepResult(raw_zt, zt, rt, ht, (1 - zt) * ht + zt * H)
 
 
 def trace(
-    spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, before: Array, found: Step
+    spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, before: Array, found: StepResult
 ) -> None:
     """Write the gates of a call with known states, step by step."""
     X, attention = problem.X, problem.attention

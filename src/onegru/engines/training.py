@@ -47,7 +47,7 @@ class Resets:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LayerCall:
     """The inputs of a call in canonical form, of the layer's type. The last axes are contiguous."""
 
     X: Array  # [T, B, I]
@@ -96,13 +96,13 @@ class TrainedLayer:
         """Return a native stream through this forward layer, which changes `state` [B, H] in place."""
         return _native.Stream(self._native, state)
 
-    def saved_size(self, call: Call) -> int:
+    def saved_size(self, call: LayerCall) -> int:
         """Return the saved values per row and step; 0 if the gradients compute the gates again."""
         T, B, _ = call.X.shape
         keeps = self._is_default and call.resets is None and T and B
         return self._native.saved_size if keeps else 0
 
-    def _check(self, call: Call) -> None:
+    def _check(self, call: LayerCall) -> None:
         if call.X.ndim != 3:
             raise SpecError.of("X", f"shape {list(call.X.shape)}; must be [T, B, I]")
         T, B, _ = call.X.shape
@@ -117,7 +117,7 @@ class TrainedLayer:
             if B and not 0 <= lengths.min() <= lengths.max() <= T:
                 raise SpecError.of("sequence_lens", f"{lengths.min()}…{lengths.max()}; must be in 0…{T}")
 
-    def forward(self, call: Call, *, saves: bool = False, out: Outputs | None = None) -> Outputs:
+    def forward(self, call: LayerCall, *, saves: bool = False, out: Outputs | None = None) -> Outputs:
         """Return the outputs of a call."""
         self._check(call)
         T, B, _ = call.X.shape
@@ -137,7 +137,7 @@ class TrainedLayer:
             self._native.run(*given, out.Y, out.Y_h, False, out.gates)
         return out
 
-    def _forward_with_resets(self, call: Call, resets: Resets, out: Outputs) -> None:
+    def _forward_with_resets(self, call: LayerCall, resets: Resets, out: Outputs) -> None:
         """Compute the outputs in parts, each from one reset of any row to the next."""
         T, B, _ = call.X.shape
         D, H, dtype = self.spec.num_directions, self.spec.hidden_size, self._dtype
@@ -168,7 +168,7 @@ class TrainedLayer:
 
     def gradients(
         self,
-        call: Call,
+        call: LayerCall,
         Y: Array,
         gates: Array | None,
         dY: Array | None,

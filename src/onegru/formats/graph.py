@@ -13,7 +13,7 @@ from onegru.core.dtypes import Array, convert
 from onegru.core.errors import prefixed_errors
 from onegru.engines.interface import EngineOptions
 from onegru.formats.opened import Opened
-from onegru.operators.schema import Operator, Port, Role
+from onegru.operators.schema import OpSchema, Port, Role
 
 #: A fixed size, the name of a symbolic size, or None for an unknown size without a name.
 Dimension = int | str | None
@@ -92,7 +92,7 @@ class GruStep(Step):
     """Node that onegru runs."""
 
     name: str  # its name in the file, or one from its index
-    operator: Operator  # the operator and its version
+    operator: OpSchema  # the operator and its version
     attributes: Mapping[str, object]  # the attributes that are present
     inputs: Mapping[str, str]  # the value of each input, by the input's name, without absent ones
     outputs: Mapping[str, str]  # the value of each output, by the output's name, without absent ones

@@ -45,7 +45,7 @@ class _Position:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _ModelLayers:
     """A layer, its enclosing models, and its configuration, which is empty unless it is a GRU."""
 
     path: tuple[str, ...]
@@ -60,7 +60,7 @@ class _Collected:
     """Description of the GRUs in a file."""
 
     version: str  # the version of Keras
-    grus: list[tuple[str, _Found, list[Array]]]  # the GRUs, by name, with their arrays
+    grus: list[tuple[str, _ModelLayers, list[Array]]]  # the GRUs, by name, with their arrays
     others: list[tuple[str, str]]  # the names and classes of all other layers except inputs
     is_chain: bool  # whether the model consists of its GRUs, called one after another
 
@@ -167,10 +167,10 @@ def _read(
     path: Path,
     version: str,
     model: Mapping[str, Any],
-    arrays_of: Callable[[_Found], list[Array]],
+    arrays_of: Callable[[_ModelLayers], list[Array]],
     name: str | None,
 ) -> _Collected:
-    layers: dict[str, _Found] = {}
+    layers: dict[str, _ModelLayers] = {}
     others: list[tuple[str, str]] = []
     for found in _layers(model, (), (), _DEPTH):
         if not found.is_gru:
@@ -189,11 +189,11 @@ def _read(
 
 def _layers(
     model: Mapping[str, Any], path: tuple[str, ...], positions: tuple[_Position, ...], depth: int
-) -> Iterator[_Found]:
+) -> Iterator[_ModelLayers]:
     """Find the layers in a model's configuration, without inputs; for a custom class, the class itself."""
     entries = _entries(model)
     if entries is None:
-        yield _Found(path, positions, str(model.get("class_name")), {}, is_gru=False)
+        yield _ModelLayers(path, positions, str(model.get("class_name")), {}, is_gru=False)
         return
     kinds = Counter(str(entry.get("class_name")) for entry in entries)
     before: Counter[str] = Counter()
@@ -206,13 +206,13 @@ def _layers(
         if kind in _MODELS and depth:
             yield from _layers(entry, inner, (*positions, position), depth - 1)
         elif is_mapping(own) and is_own(entry) and is_gru(kind, own):
-            yield _Found(inner, (*positions, position), kind, own, is_gru=True)
+            yield _ModelLayers(inner, (*positions, position), kind, own, is_gru=True)
         elif kind != "InputLayer":
             within = own.get("layer") if is_mapping(own) else None
             if is_mapping(within) and is_mapping(within.get("config")) and is_own(within):
                 wrapped = str(within.get("class_name"))
                 kind += f"({wrapped})" if is_gru(wrapped, within["config"]) else ""
-            yield _Found(inner, (*positions, position), kind, {}, is_gru=False)
+            yield _ModelLayers(inner, (*positions, position), kind, {}, is_gru=False)
 
 
 def _entries(model: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
@@ -222,7 +222,7 @@ def _entries(model: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     return [item for item in entries if is_mapping(item)] if isinstance(entries, list) else None
 
 
-def _is_chain(model: Mapping[str, Any], grus: Sequence[_Found]) -> bool:
+def _is_chain(model: Mapping[str, Any], grus: Sequence[_ModelLayers]) -> bool:
     """Whether a model of only GRUs and inputs calls these GRUs one after another."""
     kind = model.get("class_name")
     if model.get("registered_name") not in (None, kind) or any(len(found.path) > 1 for found in grus):
@@ -232,7 +232,7 @@ def _is_chain(model: Mapping[str, Any], grus: Sequence[_Found]) -> bool:
     return bool(grus) and (kind == "Sequential" or (kind in _MODELS and one_call == [True]))
 
 
-class _Weights:
+class _KerasWeights:
     """Arrays of an HDF5 file. Soft and external links are not followed."""
 
     def __init__(self, path: Path, h5py: Any, file: Any) -> None:
@@ -266,7 +266,7 @@ class _Weights:
         return array
 
 
-class _ArchivedWeights(_Weights):
+class _ArchivedWeights(_KerasWeights):
     """Arrays of a `.keras` archive: in groups with class names, each with `vars`."""
 
     def __init__(self, path: Path, h5py: Any, file: Any) -> None:
@@ -290,7 +290,7 @@ class _ArchivedWeights(_Weights):
             else:
                 self._collect(child, name, depth - 1)
 
-    def of_layer(self, found: _Found) -> list[Array]:
+    def of_layer(self, found: _ModelLayers) -> list[Array]:
         """Return a layer's arrays."""
         prefix = ""
         for name, position in zip(found.path, found.positions, strict=True):
@@ -342,14 +342,14 @@ class _ArchivedWeights(_Weights):
                 yield from self._of_kind(cell, "GRUCell")
 
 
-class _LegacyWeights(_Weights):
+class _LegacyWeights(_KerasWeights):
     """Arrays of an `.h5` file, whose top layers list their arrays' paths in order."""
 
     def __init__(self, path: Path, h5py: Any, file: Any, joined: bool) -> None:
         super().__init__(path, h5py, file)
         self._joined = joined
 
-    def of_layer(self, found: _Found) -> list[Array]:
+    def of_layer(self, found: _ModelLayers) -> list[Array]:
         """Return a layer's arrays."""
         group = self._child(self._root(), found.path[0])
         inner = f"/{'/'.join(found.path if self._joined else found.path[-1:])}/"

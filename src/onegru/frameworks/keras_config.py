@@ -55,7 +55,7 @@ def generation_of(version: str) -> Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class KerasCell:
     """Configuration of one GRU cell."""
 
     reset_after: bool | None  # whether the reset gate acts after the recurrent product; None if unknown
@@ -69,7 +69,7 @@ class Cell:
 class Recurrent:
     """Configuration of a layer: the cells of each direction, the first layer first."""
 
-    directions: tuple[tuple[Cell, ...], ...]
+    directions: tuple[tuple[KerasCell, ...], ...]
     reverse: bool = False
 
 
@@ -107,7 +107,7 @@ def from_arrays(
             f"{count(len(arrays), 'array')}; must be {2 * directions} or {3 * directions}: "
             "kernel, recurrent_kernel and, if there is one, bias, for each direction",
         )
-    cell = Cell(reset_after, None, functions, None)
+    cell = KerasCell(reset_after, None, functions, None)
     return _build(Recurrent(((cell,),) * directions), list(arrays), engine, "")
 
 
@@ -145,7 +145,7 @@ def _build(recurrent: Recurrent, arrays: list[object], engine: str, where: str) 
     return layers[0] if len(layers) == 1 else Stack(layers)
 
 
-def _split(cells: Sequence[Cell], arrays: list[object], where: str) -> list[dict[str, object]]:
+def _split(cells: Sequence[KerasCell], arrays: list[object], where: str) -> list[dict[str, object]]:
     """Return the arrays of each cell by name."""
     split = []
     for cell in cells:
@@ -176,7 +176,7 @@ def _from_cudnn(tensors: dict[str, object], where: str) -> dict[str, object]:
     }
 
 
-def _reset_after(cell: Cell, tensors: Mapping[str, object], where: str) -> bool:
+def _reset_after(cell: KerasCell, tensors: Mapping[str, object], where: str) -> bool:
     """Return the reset mode from the configuration or the shape of the bias, which must agree."""
     if "bias" not in tensors:
         if cell.reset_after is None:
@@ -237,7 +237,7 @@ def _read_config(class_name: str, config: Config, generation: Generation, where:
             "leaves such a sequence in processing order"
         )
     if class_name == "CuDNNGRU":
-        cell = Cell(True, True, find_activations(KERAS), _units(config, where), is_cudnn=True)
+        cell = KerasCell(True, True, find_activations(KERAS), _units(config, where), is_cudnn=True)
         return Recurrent(((cell,),), reverse)
     cells = (config,) if class_name == "GRU" else tuple(_cells(config, where))
     return Recurrent((tuple(_read_cell(cell, generation, where) for cell in cells),), reverse)
@@ -296,7 +296,7 @@ def _read_bidirectional(config: Config, generation: Generation, where: str) -> R
     return Recurrent((halves[0].directions[0], halves[1].directions[0]))
 
 
-def _read_cell(config: Config, generation: Generation, where: str) -> Cell:
+def _read_cell(config: Config, generation: Generation, where: str) -> KerasCell:
     reset_after = config.get("reset_after", generation.reset_after)
     use_bias = config.get("use_bias", True)
     for name, flag in (("reset_after", reset_after), ("use_bias", use_bias)):
@@ -312,7 +312,7 @@ def _read_cell(config: Config, generation: Generation, where: str) -> Cell:
         _activation(f, generation, f"{where}recurrent_activation"),
         _activation(config.get("activation", KERAS.default_activations[1]), generation, f"{where}activation"),
     )
-    return Cell(reset_after, use_bias, functions, _units(config, where))
+    return KerasCell(reset_after, use_bias, functions, _units(config, where))
 
 
 def _units(config: Config, where: str) -> int:

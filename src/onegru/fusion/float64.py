@@ -10,7 +10,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError, SpecWarning
-from onegru.dataflow.evaluate import Values
+from onegru.dataflow.evaluate import EvaluatedValues
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import UnknownOpError, operator_of
@@ -25,7 +25,7 @@ NODES = ("GRU", "onegru::AUGRU")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-class Float64Values(Values):
+class Float64Values(EvaluatedValues):
     """Values of a graph in float64; runs can share `constants`, which has None for other values."""
 
     def __init__(

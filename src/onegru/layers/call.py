@@ -15,7 +15,7 @@ from onegru.engines.interface import Engine, EngineOptions, Problem
 from onegru.operators.schema import CANONICAL_AXES, Port
 
 
-class Layer(Protocol):
+class CallableLayer(Protocol):
     """The interface of a layer that a call and a stream need."""
 
     engine_options: EngineOptions
@@ -102,7 +102,7 @@ def execute(
 
 
 def apply(
-    layer: Layer,
+    layer: CallableLayer,
     ports: Sequence[Port],
     values: Mapping[str, object],
     outputs: Mapping[str, Array | None],

@@ -20,7 +20,7 @@ from onegru.layers.gru import GRU, present
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import gru_version
 from onegru.operators.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_SEQUENCE
-from onegru.operators.schema import Operator
+from onegru.operators.schema import OpSchema
 
 
 def gru(
@@ -349,7 +349,7 @@ def _is_zero(value: object) -> bool:
 
 
 def _call(
-    operator: Operator,
+    operator: OpSchema,
     attributes: Mapping[str, object],
     inputs: Mapping[str, object],
     W: object,

@@ -13,7 +13,7 @@ from onegru.core.errors import SpecWarning, callers_level
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import lower
-from onegru.operators.schema import Operator, Port
+from onegru.operators.schema import OpSchema, Port
 
 Weights = tuple[Array | None, ...]
 
@@ -28,7 +28,7 @@ class PackedLayer:
 
 
 def pack(
-    operator: Operator,
+    operator: OpSchema,
     attributes: Mapping[str, object],
     weights: Weights,
     options: EngineOptions = DEFAULT_OPTIONS,

@@ -16,7 +16,7 @@ from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
 from onegru.core.shapes import as_rows, check_shape, output
 from onegru.engines.interface import Problem
-from onegru.layers.call import Layer, attention_ports, bind, execute
+from onegru.layers.call import CallableLayer, attention_ports, bind, execute
 from onegru.operators.schema import Port
 
 
@@ -31,7 +31,7 @@ class Stream(_native.Stepper):
 
     __module__ = "onegru.reports"
 
-    def __init__(self, layer: Layer, batch_size: int) -> None:
+    def __init__(self, layer: CallableLayer, batch_size: int) -> None:
         """Start with a state of zeros. `GRU.stream` documents the arguments."""
         spec = layer.spec
         if spec.direction != "forward":
@@ -58,7 +58,7 @@ class Stream(_native.Stepper):
         return f"Stream({B} rows, {self._spec.input_size} → {H}, {self._spec.dtype})"
 
     @classmethod
-    def _with_state(cls, layer: Layer, state: Array) -> Self:
+    def _with_state(cls, layer: CallableLayer, state: Array) -> Self:
         """Return a stream of this class from a pickled or copied stream."""
         stream = cls.__new__(cls)
         Stream.__init__(stream, layer, len(state))

@@ -16,7 +16,7 @@ from onegru.models.gru_node import GruNode
 from onegru.models.inputs.check import words_of
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
-from onegru.runtimes.known_issues import Facts, Verdict, verdicts
+from onegru.runtimes.known_issues import NodeFacts, Verdict, verdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _report(gru: GruNode, source: TensorInfo | None) -> GruReport:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
         activations = read_activations(node.operator, values, len(reversed_directions(direction)))
-    facts = Facts(
+    facts = NodeFacts(
         operator=node.operator.name,
         version=node.operator.version,
         attributes=node.attributes,

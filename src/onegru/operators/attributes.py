@@ -17,10 +17,10 @@ import numpy as np
 from onegru.core.arguments import integer, number, shown
 from onegru.core.dtypes import to_float32
 from onegru.core.errors import SpecError
-from onegru.operators.schema import Attribute, Operator
+from onegru.operators.schema import Attribute, OpSchema
 
 
-def read_attributes(operator: Operator, given: Mapping[str, object]) -> dict[str, Any]:
+def read_attributes(operator: OpSchema, given: Mapping[str, object]) -> dict[str, Any]:
     """Return the value of every attribute of `operator`: the given value, else its default."""
     check_names(operator, given)
     values: dict[str, Any] = {}
@@ -40,7 +40,7 @@ def read_attributes(operator: Operator, given: Mapping[str, object]) -> dict[str
     return values
 
 
-def check_names(operator: Operator, names: Iterable[str]) -> None:
+def check_names(operator: OpSchema, names: Iterable[str]) -> None:
     """Raise SpecError for the first name that is not an attribute of `operator`."""
     for name in names:
         if name not in operator.attributes:

@@ -20,7 +20,7 @@ from onegru.core.shapes import arrange, check_shape
 from onegru.core.spec import Attention, Direction, Spec, Weights, attention_of, reversed_directions
 from onegru.core.wording import count
 from onegru.operators.attributes import read_attributes
-from onegru.operators.schema import Operator, Port
+from onegru.operators.schema import OpSchema, Port
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Lowered:
 
 
 def lower(
-    operator: Operator,
+    operator: OpSchema,
     attributes: Mapping[str, object],
     W: object,
     R: object,
@@ -70,11 +70,11 @@ def lower(
     return Lowered(spec, weights, operator.ports(cast(int, values.get("layout", 0))))
 
 
-def _attention(operator: Operator, values: Mapping[str, object]) -> Attention | None:
+def _attention(operator: OpSchema, values: Mapping[str, object]) -> Attention | None:
     return attention_of(values.get("attention", True)) if operator.attention else None
 
 
-def check_attributes(operator: Operator, attributes: Mapping[str, object], where: str = "") -> None:
+def check_attributes(operator: OpSchema, attributes: Mapping[str, object], where: str = "") -> None:
     """Check the parts of an operator that do not depend on its weights."""
     with prefixed_errors(where):
         values = read_attributes(operator, attributes)
@@ -83,7 +83,7 @@ def check_attributes(operator: Operator, attributes: Mapping[str, object], where
 
 
 def check_weights(
-    operator: Operator, attributes: Mapping[str, object], W: object, R: object, B: object, where: str = ""
+    operator: OpSchema, attributes: Mapping[str, object], W: object, R: object, B: object, where: str = ""
 ) -> None:
     """Check the types and shapes of weights, but not their values."""
     with prefixed_errors(where):
@@ -97,7 +97,7 @@ def _direction(values: Mapping[str, Any]) -> tuple[Direction, int]:
     return direction, len(reversed_directions(direction))
 
 
-def _typed_weights(operator: Operator, W: object, R: object, B: object) -> tuple[Array, Array, Array | None]:
+def _typed_weights(operator: OpSchema, W: object, R: object, B: object) -> tuple[Array, Array, Array | None]:
     for name, value in (("W", W), ("R", R)):
         if value is None:
             raise SpecError.of(name, f"missing; {operator} requires it")
@@ -111,7 +111,7 @@ def _typed_weights(operator: Operator, W: object, R: object, B: object) -> tuple
 
 
 def _check_weights(
-    operator: Operator, values: Mapping[str, Any], W: Array, R: Array, B: Array | None, sizes: dict[str, int]
+    operator: OpSchema, values: Mapping[str, Any], W: Array, R: Array, B: Array | None, sizes: dict[str, int]
 ) -> None:
     axes = {port.role: port.axes for port in operator.inputs}
     hidden_size = values["hidden_size"]
@@ -132,7 +132,7 @@ def _check_weights(
         check_shape("B", B.shape, axes["B"], sizes, {"N": f"{parts}*hidden_size"})
 
 
-def _canonical_biases(operator: Operator, spec: Spec, B: Array | None, W: Array) -> Array:
+def _canonical_biases(operator: OpSchema, spec: Spec, B: Array | None, W: Array) -> Array:
     """Return Wbz, Wbr, Wbh, Rbz, Rbr, Rbh as [D, 6H]. If the operator has sums, they are Wb, and Rb is 0."""
     H = spec.hidden_size
     canonical = np.zeros((spec.num_directions, 6 * H), W.dtype)
@@ -148,7 +148,7 @@ def _canonical_biases(operator: Operator, spec: Spec, B: Array | None, W: Array)
     return canonical
 
 
-def read_clip(operator: Operator, clip: float | None) -> float | None:
+def read_clip(operator: OpSchema, clip: float | None) -> float | None:
     """Return the bound that the attribute specifies; None without a bound."""
     if clip is None or clip == np.inf or (clip == 0 and operator.clip_zero_is_none):
         return None
@@ -159,7 +159,7 @@ def read_clip(operator: Operator, clip: float | None) -> float | None:
 
 
 def read_activations(
-    operator: Operator, values: Mapping[str, Any], num_directions: int, where: str = ""
+    operator: OpSchema, values: Mapping[str, Any], num_directions: int, where: str = ""
 ) -> tuple[tuple[Activation, Activation], ...]:
     """Return (f, g) for each direction, with alpha and beta assigned in order."""
     shared = operator.activation_count == "shared"

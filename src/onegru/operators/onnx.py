@@ -13,7 +13,7 @@ from typing import Any
 from onegru.core.activations import DEFAULT_ACTIVATIONS, Activation
 from onegru.core.errors import SpecError
 from onegru.core.spec import ATTENTIONS, DIRECTIONS
-from onegru.operators.schema import Attribute, Operator, Port, by_name
+from onegru.operators.schema import Attribute, OpSchema, Port, by_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ AUGRU_OPSET = 15
 #: The oldest opset that has all operators of a decomposed GRU.
 DECOMPOSED_OPSET = 11
 
-_GRU_1 = Operator(
+_GRU_1 = OpSchema(
     name="GRU",
     version=1,
     attributes=by_name(
@@ -77,7 +77,7 @@ _DELTAS = (
 )
 
 
-def _apply(operator: Operator, delta: _Delta) -> Operator:
+def _apply(operator: OpSchema, delta: _Delta) -> OpSchema:
     attributes = {name: item for name, item in operator.attributes.items() if name not in delta.remove}
     return replace(
         operator,
@@ -91,7 +91,7 @@ def _apply(operator: Operator, delta: _Delta) -> Operator:
     )
 
 
-def _all_versions() -> Mapping[int, Operator]:
+def _all_versions() -> Mapping[int, OpSchema]:
     versions = [_GRU_1]
     for delta in _DELTAS:
         versions.append(_apply(versions[-1], delta))
@@ -110,13 +110,13 @@ def _all_versions() -> Mapping[int, Operator]:
 
 
 #: Every version of the operator, by the opset that introduced it.
-GRU_VERSIONS: Mapping[int, Operator] = _all_versions()
+GRU_VERSIONS: Mapping[int, OpSchema] = _all_versions()
 
 #: The newest opset that was checked: it has no later version of the operator.
 NEWEST_CHECKED_OPSET = 28
 
 #: The newest version, which defines the layer.
-NEWEST: Operator = GRU_VERSIONS[max(GRU_VERSIONS)]
+NEWEST: OpSchema = GRU_VERSIONS[max(GRU_VERSIONS)]
 
 
 #: The domains of AUGRU nodes in ONNX files. A model has one function for each.
@@ -124,7 +124,7 @@ AUGRU_DOMAINS = ("onegru", *(f"onegru.{number}" for number in range(2, 9)))
 
 #: GRU-22 with attention scores as its last input, with a score for each step of each row.
 _AUGRU_BASE = GRU_VERSIONS[22]  # AUGRU is based on this version of GRU
-AUGRU: Operator = replace(
+AUGRU: OpSchema = replace(
     _AUGRU_BASE,
     name="AUGRU",
     version=1,
@@ -142,12 +142,12 @@ RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLik
 RANDOM |= {"Multinomial", "Bernoulli"}
 
 #: Every operator of ONNX files, by its name and version.
-OPERATORS: Mapping[tuple[str, int], Operator] = {
+OPERATORS: Mapping[tuple[str, int], OpSchema] = {
     (operator.name, operator.version): operator for operator in (*GRU_VERSIONS.values(), AUGRU)
 }
 
 
-def gru_version(opset: int) -> Operator | None:
+def gru_version(opset: int) -> OpSchema | None:
     """Return the version of GRU at `opset`: the newest at or below it; None below 1."""
     return GRU_VERSIONS.get(max((version for version in GRU_VERSIONS if version <= opset), default=0))
 

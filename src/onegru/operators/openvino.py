@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from onegru.core.dtypes import ELEMENT_TYPES
 from onegru.core.spec import DIRECTIONS
-from onegru.operators.schema import Attribute, Operator, Port, by_name
+from onegru.operators.schema import Attribute, OpSchema, Port, by_name
 
 #: Types of layers whose results differ between runs, so they are never constants.
 RANDOM = ("RandomUniform", "Multinomial", "DropOut")
@@ -21,7 +21,7 @@ ONLY_IN_MEMORY = (
     "valid only in the process that created it; save the model before onegru.openvino.replace_grus"
 )
 
-GRU_CELL = Operator(
+GRU_CELL = OpSchema(
     name="GRUCell",
     version=3,
     attributes=by_name(
@@ -73,7 +73,7 @@ _FIXED = by_name(
 )
 
 
-def _with_attention(operator: Operator, axes: str) -> Operator:
+def _with_attention(operator: OpSchema, axes: str) -> OpSchema:
     """Return the AUGRU operator: `operator` with attention scores of these axes, and fewer choices."""
     ports = (
         replace(port, name="H_t" if port.role == "initial_h" else port.name, required=True)
@@ -94,11 +94,11 @@ AUGRU_CELL = _with_attention(GRU_CELL, "B1")
 AUGRU_SEQUENCE = _with_attention(GRU_SEQUENCE, "BT1")
 
 #: The operators, by their layer type in an IR file.
-OPERATORS: Mapping[str, Operator] = {
+OPERATORS: Mapping[str, OpSchema] = {
     operator.name: operator for operator in (GRU_CELL, GRU_SEQUENCE, AUGRU_CELL, AUGRU_SEQUENCE)
 }
 
 #: The operators of one step, by their names in a flow.
-CELLS: Mapping[str, Operator] = {
+CELLS: Mapping[str, OpSchema] = {
     f"openvino::{operator.name}": operator for operator in (GRU_CELL, AUGRU_CELL)
 }

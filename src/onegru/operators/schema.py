@@ -53,7 +53,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class OpSchema:
     """One version of one operator."""
 
     name: str  # its type in a file

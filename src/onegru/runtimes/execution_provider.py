@@ -19,7 +19,7 @@ from onegru.layers.call import apply
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import OPERATORS
-from onegru.operators.schema import Operator
+from onegru.operators.schema import OpSchema
 
 _NAME = "OnegruExecutionProvider"
 _OLDEST = (1, 25)
@@ -117,7 +117,7 @@ def _warn(message: str) -> None:
     warnings.warn(message, SpecWarning, stacklevel=callers_level("onnxruntime"))
 
 
-def _compute(operator: Operator, attributes: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+def _compute(operator: OpSchema, attributes: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     """Compute the outputs of a node with the reference."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SpecWarnings were given when the model was loaded

@@ -32,7 +32,7 @@ MEASURED: Mapping[str, str] = {"onnxruntime": "1.32.0", "openvino": "2026.4.1", 
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class NodeFacts:
     """The known facts about one GRU node of a file."""
 
     operator: str
@@ -73,14 +73,14 @@ class Rule:
     effect: Effect
     operators: Collection[str]
     reason: str
-    condition: Callable[[Facts], bool]
+    condition: Callable[[NodeFacts], bool]
 
-    def applies(self, facts: Facts) -> bool:
+    def applies(self, facts: NodeFacts) -> bool:
         """Whether this issue affects this node."""
         return facts.operator in self.operators and self.condition(facts)
 
 
-def verdicts(facts: Facts) -> list[Verdict]:
+def verdicts(facts: NodeFacts) -> list[Verdict]:
     """Return the known issues with this node. For a runtime that refuses it, return only its refusals."""
     found = [rule for rule in (*RULES, *_WITHOUT_FUNCTION) if rule.applies(facts)]
     refusing = {rule.runtime for rule in found if rule.effect == "refuses"}
@@ -98,11 +98,11 @@ _OPENVINO_HAS = frozenset({"relu", "sigmoid", "tanh"})
 _DEFAULT = ["sigmoid", "tanh"]
 
 
-def _is_bidirectional(facts: Facts) -> bool:
+def _is_bidirectional(facts: NodeFacts) -> bool:
     return facts.attributes.get("direction") == "bidirectional"
 
 
-def _activations(facts: Facts) -> list[str]:
+def _activations(facts: NodeFacts) -> list[str]:
     """Return the activations of all directions in lower case; the defaults if the file gives none."""
     given = facts.attributes.get("activations") or ()
     names = given.split(",") if isinstance(given, str) else given
@@ -110,10 +110,10 @@ def _activations(facts: Facts) -> list[str]:
     return lowered or _DEFAULT * (2 if _is_bidirectional(facts) else 1)
 
 
-def _has_no_alpha(function: str) -> Callable[[Facts], bool]:
+def _has_no_alpha(function: str) -> Callable[[NodeFacts], bool]:
     """Whether the list of alphas is used up before this function gets one."""
 
-    def applies(facts: Facts) -> bool:
+    def applies(facts: NodeFacts) -> bool:
         takers = [name for name in _activations(facts) if name in _TAKES_ALPHA]
         given = len(facts.attributes.get("activation_alpha") or ())
         return function in takers[given:]
@@ -121,7 +121,7 @@ def _has_no_alpha(function: str) -> Callable[[Facts], bool]:
     return applies
 
 
-def _clips_to_threshold(facts: Facts) -> bool:
+def _clips_to_threshold(facts: NodeFacts) -> bool:
     """Whether many inputs of a ThresholdedRelu equal its alpha, because the clip cuts them off there."""
     if not _is_clipped(facts):
         return False
@@ -131,53 +131,53 @@ def _clips_to_threshold(facts: Facts) -> bool:
     return any(name == "thresholdedrelu" and abs(alpha) == clip for name, alpha in takers)
 
 
-def _is_backward_or_batch_first(facts: Facts) -> bool:
+def _is_backward_or_batch_first(facts: NodeFacts) -> bool:
     return facts.attributes.get("direction", "forward") != "forward" or _is_batch_first(facts)
 
 
-def _is_batch_first(facts: Facts) -> bool:
+def _is_batch_first(facts: NodeFacts) -> bool:
     return facts.attributes.get("layout") == 1
 
 
-def _is_fixed_batch_first_with(name: str) -> Callable[[Facts], bool]:
+def _is_fixed_batch_first_with(name: str) -> Callable[[NodeFacts], bool]:
     """Whether X is batch first with a fixed shape, and this input, which has a batch axis too, is present."""
     return lambda facts: _is_batch_first(facts) and facts.fixed_shape is True and name in facts.present
 
 
-def _spells_foward(facts: Facts) -> bool:
+def _spells_foward(facts: NodeFacts) -> bool:
     return facts.attributes.get("direction") == "foward"
 
 
-def _has_other_activations_than_openvino(facts: Facts) -> bool:
+def _has_other_activations_than_openvino(facts: NodeFacts) -> bool:
     return not _OPENVINO_HAS.issuperset(_activations(facts)[:2])
 
 
-def _has_two_different_pairs(facts: Facts) -> bool:
+def _has_two_different_pairs(facts: NodeFacts) -> bool:
     names = _activations(facts)
     return _is_bidirectional(facts) and names[:2] != names[2:]
 
 
-def _has_other_activations_than_default(facts: Facts) -> bool:
+def _has_other_activations_than_default(facts: NodeFacts) -> bool:
     names = _activations(facts)
     return names != _DEFAULT * (len(names) // 2)
 
 
-def _is_clipped(facts: Facts) -> bool:
+def _is_clipped(facts: NodeFacts) -> bool:
     clip = float(facts.attributes.get("clip", 0.0))
     return 0.0 < clip < math.inf
 
 
-def _may_overflow_in_softplus(facts: Facts) -> bool:
+def _may_overflow_in_softplus(facts: NodeFacts) -> bool:
     bounded = _is_clipped(facts) and float(facts.attributes["clip"]) <= 88.0
     return "softplus" in _activations(facts) and not bounded
 
 
-def _has_lengths(facts: Facts) -> bool:
+def _has_lengths(facts: NodeFacts) -> bool:
     given = facts.operator == "GRUSequence" or "sequence_lens" in facts.present
     return given and not facts.full_length
 
 
-def _has_lengths_for_one_primitive(facts: Facts) -> bool:
+def _has_lengths_for_one_primitive(facts: NodeFacts) -> bool:
     """Whether lengths can reach OpenVINO's fused kernel, which ignores them; the rest runs as a loop."""
     # OpenVINO does not fuse GRUs with a clip, other activations, or default activations that a file repeats.
     default = _activations(facts) == _DEFAULT or not facts.attributes.get("activations")
@@ -190,7 +190,7 @@ def _has_lengths_for_one_primitive(facts: Facts) -> bool:
 _ONNX, _AUGRU = ("GRU",), ("AUGRU",)
 
 # By runtime, effect and operators.
-_ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callable[[Facts], bool]]]] = {
+_ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callable[[NodeFacts], bool]]]] = {
     ("onnxruntime", "refuses", _ONNX): (
         ("has no kernel for GRU before opset 7", lambda facts: facts.version < 7),
         ("has no kernel for bfloat16", lambda facts: facts.dtype == "bfloat16"),

@@ -17,7 +17,7 @@ import numpy as np
 import openvino
 
 from onegru import _native
-from onegru.operators.schema import Operator
+from onegru.operators.schema import OpSchema
 
 # `tbb::detail::r1::max_concurrency`, mangled as by all compilers but MSVC. It is 1 if exceptions are lost.
 _MAX_CONCURRENCY = "_ZN3tbb6detail2r115max_concurrencyEPKNS0_2d115task_arena_baseE"
@@ -41,7 +41,7 @@ def are_lost() -> bool:
 
 def evaluate(
     run: Callable[[], None],
-    operator: Operator,
+    operator: OpSchema,
     sizes: Mapping[str, int],
     inputs: Sequence[Any],
     outputs: Sequence[Any],

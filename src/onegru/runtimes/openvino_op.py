@@ -22,7 +22,7 @@ from onegru.layers.layer_cache import LayerCache, PackedLayer, Weights, bytes_of
 from onegru.operators.attributes import check_names
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.openvino import OPERATORS
-from onegru.operators.schema import WEIGHTS, Attribute, Operator
+from onegru.operators.schema import WEIGHTS, Attribute, OpSchema
 from onegru.runtimes import openvino_failures
 from onegru.runtimes.openvino_graph import sizes_of
 
@@ -51,7 +51,7 @@ _numbers = itertools.count()
 class GruOp(openvino.Op):  # type: ignore[misc]
     """Base class of onegru's operators for OpenVINO."""
 
-    operator: ClassVar[Operator]
+    operator: ClassVar[OpSchema]
 
     def __init__(self, inputs: Sequence[Any] | None = None, **attributes: Any) -> None:
         super().__init__(self)
@@ -250,7 +250,7 @@ def _visited(attribute: Attribute, value: Any) -> Any:
         raise SpecError.of(attribute.name, f"{value!r}; must be numbers") from error
 
 
-def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:
+def attributes_of(node: Any, operator: OpSchema) -> dict[str, Any]:
     """Return the attributes of a layer, OpenVINO's or onegru's, in the specification's form."""
     values: dict[str, Any] = {}
     for name, value in node.get_attributes().items():
@@ -268,7 +268,7 @@ def attribute_sizes(attributes: Mapping[str, Any]) -> dict[str, int]:
     return {"H": int(attributes["hidden_size"]), "D": D, "1": 1}
 
 
-def set_outputs(node: Any, operator: Operator, sizes: Mapping[str, int | None]) -> None:
+def set_outputs(node: Any, operator: OpSchema, sizes: Mapping[str, int | None]) -> None:
     """Set the outputs of a node to those of the operator, with X's type."""
     node.set_output_size(len(operator.outputs))
     for index, port in enumerate(operator.outputs):
@@ -293,7 +293,7 @@ def digest_of(words: str, arrays: Weights) -> str:
     return digest.hexdigest()
 
 
-def _make_class(operator: Operator) -> type[GruOp]:
+def _make_class(operator: OpSchema) -> type[GruOp]:
     members: dict[str, Any] = {
         "__doc__": f"{operator.name} as onegru computes it; see `onegru.openvino.extensions`.",
         "__module__": __name__,

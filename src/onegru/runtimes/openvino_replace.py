@@ -28,7 +28,7 @@ from onegru.layers.gru import GRU
 from onegru.layers.layer_cache import LayerCache, PackedLayer, pack
 from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import ONLY_IN_MEMORY, OPERATORS, RANDOM
-from onegru.operators.schema import WEIGHTS, Operator
+from onegru.operators.schema import WEIGHTS, OpSchema
 from onegru.runtimes import openvino_failures
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
 from onegru.runtimes.openvino_op import (
@@ -53,7 +53,7 @@ Seen = Callable[[Mapping[str, Array]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ModelLayer:
     """A GRU layer of a model."""
 
     node: Any  # the layer
@@ -65,12 +65,12 @@ class Layer:
 
 def layers_in(
     model: Any, bodies: tuple[Any, ...] = (), outside: Mapping[str, Any] | None = None
-) -> Iterator[Layer]:
+) -> Iterator[ModelLayer]:
     """Return the GRU layers of a model, including those of bodies."""
     outside = outside or {}
     for node in model.get_ordered_ops():
         if node.get_type_name() in OPERATORS:
-            yield Layer(node, bodies, outside)
+            yield ModelLayer(node, bodies, outside)
         for body, descriptions in bodies_of(node):
             yield from layers_in(body, (*bodies, node), _given(node, descriptions, body, outside))
 
@@ -91,15 +91,15 @@ _kept: list[object] = []  # for models whose end cannot be observed
 class PreparedLayer(NamedTuple):
     """A layer that was checked, with its GRU if its weights are constants."""
 
-    layer: Layer
-    operator: Operator
+    layer: ModelLayer
+    operator: OpSchema
     attributes: Mapping[str, Any]
     options: EngineOptions
     packed: PackedLayer | None
 
 
 def prepare(
-    layer: Layer, operator: Operator, attributes: Mapping[str, Any], options: EngineOptions, where: str
+    layer: ModelLayer, operator: OpSchema, attributes: Mapping[str, Any], options: EngineOptions, where: str
 ) -> PreparedLayer:
     """Check a layer, and pack its weights if they are constants. The model does not change."""
     check_attributes(operator, attributes, where)
@@ -128,7 +128,7 @@ def replace_layer(
     if lengths is not None:
         sources[lengths.name] = _as_int(sources[lengths.name])
     packed = ready.packed
-    state = _State(operator, attributes, names, packed, options, seen, is_watched)
+    state = _OpState(operator, attributes, names, packed, options, seen, is_watched)
     if packed is not None:
         if lengths is not None and all_steps:
             del sources[lengths.name]
@@ -165,7 +165,7 @@ def _as_int(output: Any) -> Any:
     return openvino.opset13.convert(output, "i64").output(0)
 
 
-def weights_in(layer: Layer, operator: Operator) -> dict[str, Array | None]:
+def weights_in(layer: ModelLayer, operator: OpSchema) -> dict[str, Array | None]:
     """Return the weights of a layer by name; None for weights that are computed in each run."""
     names = [port.name for port in operator.inputs[: layer.node.get_input_size()]]
     return {
@@ -267,7 +267,7 @@ def load_operator() -> tuple[Any, str]:
 
 
 def _native_node(
-    layer: GRU, name: str, operator: Operator, inputs: Mapping[str, Any], is_watched: bool
+    layer: GRU, name: str, operator: OpSchema, inputs: Mapping[str, Any], is_watched: bool
 ) -> Any:
     native = layer.prepared_engine.native
     if native is None or (factory := _factory()) is None:
@@ -290,8 +290,8 @@ def _native_node(
 
 
 @dataclass(eq=False)
-class _State:
-    operator: Operator
+class _OpState:
+    operator: OpSchema
     attributes: Mapping[str, Any]
     names: Sequence[str]
     packed: PackedLayer | None  # if the weights are constants, which are then not inputs
@@ -302,7 +302,7 @@ class _State:
 
 
 # Layers by name. They are not stored in the nodes, because OpenVINO never frees nodes made in Python.
-_states: WeakValueDictionary[str, _State] = WeakValueDictionary()
+_states: WeakValueDictionary[str, _OpState] = WeakValueDictionary()
 _numbers = itertools.count(1)
 
 
@@ -312,7 +312,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
     class_type_info: ClassVar[Any] = openvino.DiscreteTypeInfo("OneGRUInPython", "extension")
 
     @classmethod
-    def make(cls, state: _State, name: str, inputs: Iterable[Any], keep: Callable[[object], None]) -> Any:
+    def make(cls, state: _OpState, name: str, inputs: Iterable[Any], keep: Callable[[object], None]) -> Any:
         """Return a node of this layer, which finds the layer by this name."""
         if state.is_watched:  # it may end before an equal layer, so it needs a unique name
             name = str(next(_numbers))
@@ -359,7 +359,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
             is_watched=state.is_watched,
         )
 
-    def _compute(self, state: _State, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+    def _compute(self, state: _OpState, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         arrays = {name: array_of(tensor) for name, tensor in zip(state.names, inputs, strict=True)}
         packed, name = state.packed, self.get_friendly_name()
         if packed is not None:  # OpenVINO may use float32 instead of other types

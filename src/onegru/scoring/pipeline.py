@@ -14,7 +14,7 @@ import pyarrow as pa
 from onegru.scoring.dataset import Part, Plan
 from onegru.scoring.folder import Folder, record
 from onegru.scoring.parallel import BatchMap, batch_map
-from onegru.scoring.reader import Window, read_windows
+from onegru.scoring.reader import RowWindow, read_windows
 from onegru.scoring.scorer import Scorer
 
 #: Called with the number of finished rows and of all rows.
@@ -47,7 +47,7 @@ class Job:
                     part.number, schema, ((r.table, r.skipped) for r in _counted(same, on_rows))
                 )
 
-    def _score(self, windows: Iterable[Window], run_all: BatchMap) -> Iterator[_Result]:
+    def _score(self, windows: Iterable[RowWindow], run_all: BatchMap) -> Iterator[_Result]:
         """Yield the results of windows; each starts before the previous one ends, so that no thread waits."""
         before: Callable[[], _Result] | None = None
         for finish in (self._begin(window, run_all) for window in windows):
@@ -57,7 +57,7 @@ class Job:
         if before is not None:
             yield before()
 
-    def _begin(self, window: Window, run_all: BatchMap) -> Callable[[], _Result]:
+    def _begin(self, window: RowWindow, run_all: BatchMap) -> Callable[[], _Result]:
         part, rows, first_row = window
         count, end = rows.count, self.scorer.begin(rows, run_all)
 

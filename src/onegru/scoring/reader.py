@@ -14,7 +14,7 @@ from onegru.scoring.dataset import STEPS, Part, Plan, check_same, naming, opened
 from onegru.scoring.scorer import Rows, Scorer
 
 
-class Window(NamedTuple):
+class RowWindow(NamedTuple):
     """Rows of one part that are scored together: all of them, unless they take more than expected."""
 
     part: Part
@@ -22,18 +22,18 @@ class Window(NamedTuple):
     first_row: int  # the first row, counted from the start of the file
 
 
-def read_windows(scorer: Scorer, plan: Plan, parts: Sequence[Part], largest_row: int) -> Iterator[Window]:
+def read_windows(scorer: Scorer, plan: Plan, parts: Sequence[Part], largest_row: int) -> Iterator[RowWindow]:
     """Yield the rows of parts in windows, whose limits depend only on the files and the plan."""
     most = plan.part_bytes + plan.part_bytes // 4
 
-    def begin(part: Part, first: int) -> Window:
+    def begin(part: Part, first: int) -> RowWindow:
         first += part.groups_row
-        return Window(part, Rows(scorer, plan.schema, f"{part.path}: row ", first, most), first)
+        return RowWindow(part, Rows(scorer, plan.schema, f"{part.path}: row ", first, most), first)
 
     for _, same in groupby(parts, lambda part: (part.path, part.groups)):
-        reader: _Reader | None = None
+        reader: _RowReader | None = None
         for part in same:
-            reader = reader or _Reader(scorer, plan, part, largest_row)
+            reader = reader or _RowReader(scorer, plan, part, largest_row)
             window = begin(part, part.first)
             for at, piece in reader.read(part, most):
                 if window.rows.count and window.rows.bytes + bytes_of(piece) > most:
@@ -45,7 +45,7 @@ def read_windows(scorer: Scorer, plan: Plan, parts: Sequence[Part], largest_row:
             yield window
 
 
-class _Reader:
+class _RowReader:
     """Reader of parts from the same row groups, in order."""
 
     def __init__(self, scorer: Scorer, plan: Plan, part: Part, largest_row: int) -> None:

@@ -15,7 +15,7 @@ from onegru.dataflow.operator import MOST_SIZES, TIMES, Op, Shape, Size, as_size
 from onegru.dataflow.table import Call, Elements, Move, UnknownOpError, movers, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.dataflow.walk import moved_from, moved_to
-from onegru.timeline.axes import Axes, Axis
+from onegru.timeline.axes import Axis, EqualAxes
 from onegru.timeline.starts import constant_start
 
 _NONE: frozenset[str] = frozenset()
@@ -31,7 +31,7 @@ class TimeAnalysis:
         self.flow = flow
         self.states = states
         self.opset = opset
-        self.axes = Axes()
+        self.axes = EqualAxes()
         self.known: dict[str, tuple[Axis, ...] | None] = {}
         self.moves: dict[int, list[Move] | None] = {}  # None: an operator without a rule
         self.static_moves: dict[int, list[Move]] = {}  # of inputs that do not depend on the model's inputs

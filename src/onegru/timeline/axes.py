@@ -15,7 +15,7 @@ Axis = tuple[int, ...]
 _MOST_FACTORS = 64  # of one axis; in a malicious file, the number could double with each node
 
 
-class Axes:
+class EqualAxes:
     """Factors of axes, grouped into equal ones."""
 
     def __init__(self) -> None:

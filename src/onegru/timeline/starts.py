@@ -9,7 +9,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
-from onegru.dataflow.evaluate import Values
+from onegru.dataflow.evaluate import EvaluatedValues
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import TIMES, Op, Shape, Size
 from onegru.dataflow.table import Call, UnknownOpError, operator_of
@@ -29,7 +29,7 @@ def constant_start(flow: Flow, name: str, rows: int) -> Array | None:
 def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> Array | None:
     """Return a value, computed from constants and given values; None if it depends on others."""
     # Dynamic sizes may only determine the lengths of its axes. None if a number or its index depends on one.
-    values, counting = Values(flow, given), set[str]()
+    values, counting = EvaluatedValues(flow, given), set[str]()
     producers = {value: op for value, op in flow.producers.items() if value not in given}
 
     def inputs(value: str) -> Sequence[str]:

@@ -16,19 +16,19 @@ from onegru.models.inputs.random import random_call
 from onegru.operators.onnx import NEWEST
 from onegru.operators.schema import CANONICAL_AXES
 from onegru.verification.diagnose import diagnose
-from onegru.verification.gru_call import Call, in_type
+from onegru.verification.gru_call import GruCall, in_type
 from onegru.verification.results import LayerResult
 
 # Sizes of random inputs. All differ, and there are enough steps for every gate to matter.
 _STEPS, _ROWS = 7, 3
 
 
-def of_layer(layer: GRU) -> Call:
+def of_layer(layer: GRU) -> GruCall:
     """Return the call of a layer, without inputs, with ONNX's names."""
-    return Call(NEWEST, layer.spec, layer.weights, NEWEST.ports(0), {}, ("Y", "Y_h"))
+    return GruCall(NEWEST, layer.spec, layer.weights, NEWEST.ports(0), {}, ("Y", "Y_h"))
 
 
-def on_random_inputs(call: Call) -> Call:
+def on_random_inputs(call: GruCall) -> GruCall:
     """Return the call on random inputs, which are equal for all calls of the same sizes, in any layout."""
     canonical = random_call(call.spec, _STEPS, _ROWS, np.random.default_rng(0))
     values: dict[str, Array] = {}
@@ -43,11 +43,11 @@ def on_random_inputs(call: Call) -> Call:
     return replace(call, values=values, outputs=_all_outputs(call))
 
 
-def _all_outputs(call: Call) -> tuple[str, ...]:
+def _all_outputs(call: GruCall) -> tuple[str, ...]:
     return tuple(port.name for port in call.ports if port.role in ("Y", "Y_h"))
 
 
-def trace_pair(node: str, name: str, call: Call, reference: Call) -> LayerResult | None:
+def trace_pair(node: str, name: str, call: GruCall, reference: GruCall) -> LayerResult | None:
     """Compare two GRUs on their inputs in their models; return None if they do not read the same X."""
     one, other = (next(port for port in item.ports if port.role == "X") for item in (call, reference))
     X, other_X = call.values[one.name], reference.values[other.name]
@@ -63,7 +63,7 @@ def trace_pair(node: str, name: str, call: Call, reference: Call) -> LayerResult
 
 
 def compare_calls(
-    node: str, name: str, call: Call, reference: Call, *, as_stored: bool = False
+    node: str, name: str, call: GruCall, reference: GruCall, *, as_stored: bool = False
 ) -> LayerResult:
     """Compare two calls, and return the result."""
     words = _differences(call, reference)
@@ -85,14 +85,14 @@ def compare_calls(
     return LayerResult(node, name, False, max_abs, words, diagnose(reference, got))
 
 
-def is_alike(call: Call, reference: Call) -> bool:
+def is_alike(call: GruCall, reference: GruCall) -> bool:
     """Whether two calls can take the same inputs and have outputs of the same size."""
     names = ("input_size", "hidden_size", "num_directions", "attention")
     return all(getattr(call.spec, name) == getattr(reference.spec, name) for name in names)
 
 
 def _by_names_of(
-    reference: Call, call: Call, results: Mapping[str, Array], as_stored: bool
+    reference: GruCall, call: GruCall, results: Mapping[str, Array], as_stored: bool
 ) -> dict[str, Array]:
     """Return a call's outputs with the names and axes of another call."""
     kept = as_stored and call.operator.name == reference.operator.name
@@ -106,7 +106,7 @@ def _by_names_of(
     }
 
 
-def _differences(call: Call, reference: Call) -> tuple[str, ...]:
+def _differences(call: GruCall, reference: GruCall) -> tuple[str, ...]:
     """Describe the differences between two calls."""
     words = [
         f"{name}: {_words(call.spec, name)}; {_words(reference.spec, name)} in the reference"

@@ -15,12 +15,12 @@ from onegru.models.load import load
 from onegru.models.model import Model
 from onegru.verification.compare_grus import compare_calls, is_alike, of_layer, on_random_inputs, trace_pair
 from onegru.verification.compare_runtimes import Tolerances, compare_outputs
-from onegru.verification.gru_call import Call, call_of
+from onegru.verification.gru_call import GruCall, call_of
 from onegru.verification.results import LayerResult, ReferenceComparison
 from onegru.verification.trace import traced_run
 
 #: GRUs by name, in execution order, with a node's operator or as layers.
-Named = Sequence[tuple[str, Call]]
+Named = Sequence[tuple[str, GruCall]]
 
 
 def compare_with(
@@ -34,7 +34,7 @@ def compare_with(
     """Compare the GRUs of two models, paired in execution order, on random and on the models' inputs."""
     notes: list[str] = []
     outputs: tuple[Comparison, ...] = ()
-    calls: list[tuple[Call, Call]] = []
+    calls: list[tuple[GruCall, GruCall]] = []
     strict = ""
     file = open_layers("against", path)
     if file.kind.holds == "layers":
@@ -76,7 +76,7 @@ def _selected_names(path: Path, names: Sequence[str], nodes: Sequence[str]) -> S
     return nodes or names
 
 
-def _model_calls(model: Model) -> list[tuple[str, Call]]:
+def _model_calls(model: Model) -> list[tuple[str, GruCall]]:
     """Return the GRUs of a model; none if any GRU has weights that are computed in each run."""
     if any(gru.layer is None for gru in model.gru_nodes):
         return []
@@ -84,7 +84,7 @@ def _model_calls(model: Model) -> list[tuple[str, Call]]:
 
 
 def _compare_layers(
-    ours: Named, theirs: Named, calls: Sequence[tuple[Call, Call]], notes: list[str]
+    ours: Named, theirs: Named, calls: Sequence[tuple[GruCall, GruCall]], notes: list[str]
 ) -> list[LayerResult]:
     """Compare each pair on random inputs, then on its inputs in its model."""
     if not ours or not theirs:
@@ -124,7 +124,7 @@ def _compare_models(
     inputs: Mapping[str, Any] | None,
     tolerance: float | None,
     notes: list[str],
-) -> tuple[tuple[Comparison, ...], list[tuple[Call, Call]], str]:
+) -> tuple[tuple[Comparison, ...], list[tuple[GruCall, GruCall]], str]:
     """Compare the outputs of both models on the same inputs, and their GRUs' calls in these runs."""
     # The third item says whether outputs differ only because the tolerance is below rounding.
     if inputs is None:
@@ -152,7 +152,7 @@ def _compare_models(
     expected = {name: theirs.outputs[other] for name, other in output_names.items()}
     allowed = Tolerances(model, inputs, ours.outputs, tolerance)
     outputs = compare_outputs(expected, ours.outputs, allowed.allowed)
-    calls: list[tuple[Call, Call]] = []
+    calls: list[tuple[GruCall, GruCall]] = []
     if len(model.gru_nodes) == len(reference.gru_nodes):
         calls = [
             (call_of(one, ours.values), call_of(other, theirs.values))

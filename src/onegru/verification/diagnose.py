@@ -11,12 +11,12 @@ import numpy as np
 from onegru.core.compare import compare
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
-from onegru.verification.gru_call import Call, in_type
+from onegru.verification.gru_call import GruCall, in_type
 from onegru.verification.mistakes import PAIRS_OF_MISTAKES, SINGLE_MISTAKES
 from onegru.verification.weight_mistakes import GATE_ORDERS, Mistake
 
 
-def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
+def diagnose(call: GruCall, got: Mapping[str, Array]) -> str | None:
     """Return the mistake that explains `got`, as text that follows "as if"; None if no known mistake does.
 
     If several single mistakes explain `got`, because the call cannot distinguish them, all are named.
@@ -31,7 +31,7 @@ def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
     return _rounding(call, got)
 
 
-def _explains(call: Call, got: Mapping[str, Array], tolerance: float, mistake: Mistake) -> bool:
+def _explains(call: GruCall, got: Mapping[str, Array], tolerance: float, mistake: Mistake) -> bool:
     if (other := mistake.make(call)) is None:
         return False
     try:
@@ -42,7 +42,7 @@ def _explains(call: Call, got: Mapping[str, Array], tolerance: float, mistake: M
     return all(compare(results[name], array, tolerance).agrees for name, array in got.items())
 
 
-def _rounding(call: Call, got: Mapping[str, Array]) -> str | None:
+def _rounding(call: GruCall, got: Mapping[str, Array]) -> str | None:
     """Return a smaller element type whose error is similar, as text; None if there is none."""
     exact = call.run()
     theirs = _largest(exact, got)

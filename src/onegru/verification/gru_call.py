@@ -16,14 +16,14 @@ from onegru.layers.call import apply
 from onegru.layers.gru import GRU
 from onegru.models.gru_node import GruNode, ports_for
 from onegru.operators.lowering import lower
-from onegru.operators.schema import WEIGHTS, Operator, Port
+from onegru.operators.schema import WEIGHTS, OpSchema, Port
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GruCall:
     """A call of a GRU."""
 
-    operator: Operator  # the operator that gives the ports names and axes
+    operator: OpSchema  # the operator that gives the ports names and axes
     spec: Spec  # the computation
     weights: Weights  # the weights
     ports: tuple[Port, ...]  # the inputs and outputs
@@ -53,7 +53,7 @@ class Call:
         return {name: compare(expected[name], got[name], tolerance) for name in first}
 
 
-def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
+def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> GruCall:
     """Return the call of a node on these values; None for a call without inputs."""
     node, known = gru.step, values or {}
     names = [name for name in WEIGHTS if name in node.inputs]
@@ -62,10 +62,12 @@ def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
         lowered = lower(node.operator, node.attributes, *(weights.get(name) for name in WEIGHTS))
     given = {} if values is None else {k: values[v] for k, v in node.inputs.items() if k not in WEIGHTS}
     ports = tuple(ports_for(node, lowered.ports))
-    return Call(node.operator, lowered.spec, lowered.weights, ports, given, tuple(node.outputs))
+    return GruCall(node.operator, lowered.spec, lowered.weights, ports, given, tuple(node.outputs))
 
 
-def first_wrong(call: Call, name: str, expected: Array, got: Array) -> tuple[tuple[int, ...], dict[str, int]]:
+def first_wrong(
+    call: GruCall, name: str, expected: Array, got: Array
+) -> tuple[tuple[int, ...], dict[str, int]]:
     """Return the index, in order and by axis, of the element beyond the tolerance that is computed first."""
     axes = next(port.axes for port in call.ports if port.name == name)
     tolerance = call.tolerance(call.run())
@@ -85,7 +87,7 @@ def first_wrong(call: Call, name: str, expected: Array, got: Array) -> tuple[tup
     return index, dict(zip(axes, index, strict=True))
 
 
-def in_type(call: Call, dtype: str) -> Call:
+def in_type(call: GruCall, dtype: str) -> GruCall:
     """Return the call with weights and inputs rounded to another element type."""
     kind = numpy_dtype(dtype)
     weights = Weights(*(array.astype(kind) for array in (call.weights.W, call.weights.R, call.weights.B)))

@@ -21,7 +21,7 @@ from onegru.operators.schema import WEIGHTS
 from onegru.peers.base import ModelUnderTest, Probe, Runtime
 from onegru.peers.child import RunResult
 from onegru.verification.diagnose import diagnose
-from onegru.verification.gru_call import Call, call_of, first_wrong
+from onegru.verification.gru_call import GruCall, call_of, first_wrong
 from onegru.verification.results import Fault
 from onegru.verification.trace import given_values, probed_values
 
@@ -139,7 +139,7 @@ def _fault_in_separate_model(
 
 
 def _fault_of(
-    model: Model, index: int, gru: GruNode, call: Call, got: Mapping[str, Any], runtime: str
+    model: Model, index: int, gru: GruNode, call: GruCall, got: Mapping[str, Any], runtime: str
 ) -> Fault | None:
     """Return the fault in the outputs of a node's call; None if there is no fault."""
     try:

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from onegru.core.activations import ACTIVATIONS, DEFAULT_ACTIVATIONS, Activation
-from onegru.verification.gru_call import Call
+from onegru.verification.gru_call import GruCall
 from onegru.verification.weight_mistakes import WEIGHT_MISTAKES, Change, Mistake
 
 _Activations = tuple[tuple[Activation, Activation], ...]
@@ -22,14 +22,14 @@ _OPPOSITE = {"forward": "reverse", "reverse": "forward"}
 # ---- mistakes in the computation
 
 
-def _with(call: Call, **changes: object) -> Call:
+def _with(call: GruCall, **changes: object) -> GruCall:
     return replace(call, spec=replace(call.spec, **changes))  # type: ignore[arg-type]
 
 
 def _changed(field: str, change: Callable[[Any], Any]) -> Change:
     """Return a change of one field of the spec."""
 
-    def make(call: Call) -> Call | None:
+    def make(call: GruCall) -> GruCall | None:
         before = getattr(call.spec, field)
         after = change(before)
         return None if after == before else _with(call, **{field: after})
@@ -55,7 +55,7 @@ def _parameters(value: Callable[[str, str], float | None]) -> Callable[[_Activat
 
 
 def _without(role: str) -> Change:
-    def make(call: Call) -> Call | None:
+    def make(call: GruCall) -> GruCall | None:
         names = {port.name for port in call.ports if port.role == role}
         if not names & set(call.values):
             return None
@@ -69,7 +69,7 @@ def _without(role: str) -> Change:
 def _layout(other: int) -> Change:
     """Return a change to layout `other`, for calls with the other layout."""
 
-    def make(call: Call) -> Call | None:
+    def make(call: GruCall) -> GruCall | None:
         if "layout" not in call.operator.attributes or call.ports != call.operator.ports(1 - other):
             return None
         return replace(call, ports=call.operator.ports(other))
@@ -77,7 +77,7 @@ def _layout(other: int) -> Change:
     return make
 
 
-def _time_first(call: Call) -> Call | None:
+def _time_first(call: GruCall) -> GruCall | None:
     """Swap T and B, for an operator without a layout."""
     if "layout" in call.operator.attributes or not any("T" in port.axes for port in call.ports):
         return None
@@ -89,7 +89,7 @@ def _time_first(call: Call) -> Call | None:
 def _both(first: Mistake, second: Mistake) -> Mistake:
     """Return a combination of two mistakes; both must change the call."""
 
-    def make(call: Call) -> Call | None:
+    def make(call: GruCall) -> GruCall | None:
         one = first.make(call)
         both = None if one is None else second.make(one)
         return None if both is None or second.make(call) is None else both

@@ -12,10 +12,10 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.spec import Spec, Weights
 from onegru.engines.storage import stored
-from onegru.verification.gru_call import Call
+from onegru.verification.gru_call import GruCall
 
 #: Turns a call into the call with a mistake; None if the mistake does not change it.
-Change = Callable[[Call], Call | None]
+Change = Callable[[GruCall], GruCall | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ _OfArrays = Callable[[Spec, Array, Array, Array], _Arrays]
 
 
 def _weights(change: _OfArrays) -> Change:
-    def make(call: Call) -> Call | None:
+    def make(call: GruCall) -> GruCall | None:
         before = call.weights.W, call.weights.R, call.weights.B
         after = change(call.spec, *before)
         if all(map(partial(np.array_equal, equal_nan=True), after, before)):

@@ -23,7 +23,7 @@ import onegru
 from onegru import _native
 from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
-from onegru.runtimes.known_issues import Facts, verdicts
+from onegru.runtimes.known_issues import NodeFacts, verdicts
 from tests.support import oracle
 from tests.support.cases import Case, gru_cases, onnx_model, openvino_cases
 from tests.support.files.ir_files import OPERATORS, write_case
@@ -257,7 +257,7 @@ def assert_agree(peer: Iterable[Array], case: Case) -> None:
 
 def is_known_to_fail(runtime: str, case: Case, operator: str, version: int) -> bool:
     present = {name for name, array in case.inputs.items() if array is not None} | {"Y", "Y_h", "Ho"}
-    facts = Facts(
+    facts = NodeFacts(
         operator=operator,
         version=version,
         attributes=case.attributes,

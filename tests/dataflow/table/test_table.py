@@ -279,7 +279,7 @@ def test_columns_come_from_where_a_view_says(given: Case) -> None:
             np.testing.assert_array_equal(selected, value.ravel()[columns])
 
 
-NOT_AHEAD = (
+NOT_VECTORIZED = (
     "CumSum",
     "CumProd",
     "ConstantOfShape",
@@ -300,9 +300,9 @@ def test_many_at_once_are_as_each_separately(given: Case) -> None:
     call, attributes = call_of(given), plain(given[2])
     arrays = [None if item is None else np.asarray(item) for item in given[1]]
     try:
-        change = call.operator.ahead(call, [True, *[False] * (len(arrays) - 1)])
+        change = call.operator.vectorization(call, [True, *[False] * (len(arrays) - 1)])
     except UnknownOpError:
-        assert given[0] in NOT_AHEAD
+        assert given[0] in NOT_VECTORIZED
         return
     first = arrays[0]
     assert first is not None

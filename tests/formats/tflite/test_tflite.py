@@ -275,15 +275,15 @@ def test_tensors_are_as_large_as_they_say(tmp_path: Path) -> None:
 
 def test_bodies_end_somewhere() -> None:
     from onegru.formats.tflite.reader import Subgraph
-    from onegru.formats.tflite.translate import GraphWriter, Translation
+    from onegru.formats.tflite.translate import OnnxWriter, Translation
 
     empty = Subgraph((), (), (), ())
     with pytest.raises(FormatError, match="subgraphs are nested too deeply"):
-        GraphWriter(Translation([empty], {}), empty, 9)
+        OnnxWriter(Translation([empty], {}), empty, 9)
     whole = Translation([empty], {}, left=1)
-    GraphWriter(whole, empty)
+    OnnxWriter(whole, empty)
     with pytest.raises(FormatError, match="operators, including subgraphs"):
-        GraphWriter(whole, empty)
+        OnnxWriter(whole, empty)
 
 
 @pytest.mark.parametrize("name", FORMS)

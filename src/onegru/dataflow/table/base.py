@@ -67,7 +67,7 @@ class Parameter(NamedTuple):
     since: int = 1  # the first opset where they are the input
 
 
-class Ahead(NamedTuple):
+class Vectorization(NamedTuple):
     """Vectorization of an operator, with a leading axis for the values."""
 
     changed: Mapping[str, Any] = {}  # its changed parameters and attributes
@@ -261,7 +261,7 @@ class Operator:
         """Return (columns, view) pairs: the sources of the columns of a view of its output."""
         raise UnknownOpError
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         """Return its vectorization for the inputs that vary."""
         raise UnknownOpError
 

@@ -12,7 +12,6 @@ from onegru.core.errors import BROKEN
 from onegru.dataflow.operator import Facts, LoopIndex, Op, Shape, Size
 from onegru.dataflow.table.base import (
     ENDLESS,
-    Ahead,
     Arrays,
     Call,
     Elements,
@@ -22,6 +21,7 @@ from onegru.dataflow.table.base import (
     SameShape,
     Sizes,
     UnknownOpError,
+    Vectorization,
     along,
     bound,
     operator_of,
@@ -233,13 +233,13 @@ class Slice(Turning):
         columns = {axis: chosen for axis, (_, chosen) in cut.items() if chosen is not None}
         return [(view.columns, view.replaced(name, roles, columns))]
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         cuts = self.cuts(call)
         if not cuts:
             raise UnknownOpError("its bounds are not known")
         starts, ends, steps = map(list, zip(*cuts.values(), strict=True))
         changed = {"starts": starts, "ends": ends, "axes": [axis + 1 for axis in cuts]}
-        return Ahead(changed if set(steps) == {1} else {**changed, "steps": steps})
+        return Vectorization(changed if set(steps) == {1} else {**changed, "steps": steps})
 
 
 class Gather(Turning):
@@ -320,12 +320,12 @@ class Gather(Turning):
             return [(view.columns, view.replaced(name, {axis: chosen}, {}))]
         raise UnknownOpError
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         """Vectorize slices of varying data, or rows of a constant table."""
         axis = call.axis(0)
         if varies[0] == varies[1] or (axis and not varies[0]):
             raise UnknownOpError("its indices change")
-        return Ahead({"axis": axis + varies[0]})
+        return Vectorization({"axis": axis + varies[0]})
 
 
 class Split(Moving):
@@ -362,8 +362,8 @@ class Split(Moving):
         columns = {} if chosen is None else {axis: chosen}
         return [(view.columns, view.replaced(call.op.inputs[0], {axis: role}, columns))]
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
-        return Ahead({"axis": call.axis(0) + 1})
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
+        return Vectorization({"axis": call.axis(0) + 1})
 
 
 class ReverseSequence(SameShape, Turning):
@@ -388,7 +388,7 @@ class ReverseSequence(SameShape, Turning):
         yield Move(1, 0, call.get("batch_axis", 1) % call.rank())
 
 
-class Part(Operator):
+class UnknownCut(Operator):
     """Operator that selects some of the elements in an unknown way."""
 
     elements: ClassVar[Elements] = Elements.CUT
@@ -407,5 +407,5 @@ def reversed_axis(facts: Facts, op: Op) -> int | None:
 register(
     *(Slice("Slice"), Gather("Gather", "axis"), Split("Split", "axis num_outputs")),
     ReverseSequence("ReverseSequence", "batch_axis time_axis"),
-    *(Part("openvino::untranslated::Split"), Part("openvino::untranslated::VariadicSplit")),
+    *(UnknownCut("openvino::untranslated::Split"), UnknownCut("openvino::untranslated::VariadicSplit")),
 )

@@ -13,7 +13,6 @@ from onegru.core.errors import BROKEN
 from onegru.dataflow.operator import Facts, Op, Shape, Size
 from onegru.dataflow.table.base import (
     OPERATORS,
-    Ahead,
     Arrays,
     Call,
     Elements,
@@ -23,6 +22,7 @@ from onegru.dataflow.table.base import (
     SameShape,
     Sizes,
     UnknownOpError,
+    Vectorization,
     along,
     bound,
     operator_of,
@@ -31,7 +31,7 @@ from onegru.dataflow.table.base import (
 from onegru.dataflow.view import COLUMNS, ROWS, Role, View
 
 #: The input axis for each output axis; None for a new one of size 1.
-Axes = tuple[int | None, ...]
+AxisOrder = tuple[int | None, ...]
 
 
 class Moving(Operator):
@@ -47,7 +47,7 @@ class AxisMove(Moving):
     elements: ClassVar[Elements] = Elements.KEPT
     keeps_zeros: bool = True
 
-    def axes(self, call: Call) -> Axes:
+    def axes(self, call: Call) -> AxisOrder:
         """Return the input axis for each output axis."""
         return tuple(range(call.rank()))
 
@@ -94,10 +94,10 @@ class Identity(SameShape, AxisMove):
     def value(self, call: Arrays) -> Sequence[Array]:
         return [call.array()]
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         if any(varies[1:]):
             raise UnknownOpError(f"{self.kind} has settings that change")
-        return Ahead()
+        return Vectorization()
 
 
 class Dropout(Identity):
@@ -145,11 +145,11 @@ class Cast(Identity):
 class Transpose(AxisMove):
     elements: ClassVar[Elements] = Elements.PERMUTED
 
-    def axes(self, call: Call) -> Axes:
+    def axes(self, call: Call) -> AxisOrder:
         return tuple(axis % call.rank() for axis in call.get("perm", range(call.rank())[::-1]))
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
-        return Ahead({"perm": (0, *(axis + 1 for axis in self.axes(call) if axis is not None))})
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
+        return Vectorization({"perm": (0, *(axis + 1 for axis in self.axes(call) if axis is not None))})
 
 
 class Squeeze(AxisMove):
@@ -157,7 +157,7 @@ class Squeeze(AxisMove):
     size_inputs: tuple[int, ...] = (1,)
     max_inputs: int = 2
 
-    def axes(self, call: Call) -> Axes:
+    def axes(self, call: Call) -> AxisOrder:
         axes, shape = call.known("axes"), call.shape()
         gone = [axis for axis, size in enumerate(shape) if size == 1]
         if axes is not None and not len(axes):
@@ -171,9 +171,9 @@ class Squeeze(AxisMove):
     def drops_ones(self, op: Op) -> bool:
         return not ("axes" in op.attributes or any(op.inputs[1:]))
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         kept = self.axes(call)
-        return Ahead({"axes": [axis + 1 for axis in range(call.rank()) if axis not in kept]})
+        return Vectorization({"axes": [axis + 1 for axis in range(call.rank()) if axis not in kept]})
 
 
 class Unsqueeze(AxisMove):
@@ -184,14 +184,14 @@ class Unsqueeze(AxisMove):
     def least_rank(self, call: Call, output: int) -> int:
         return call.rank() + len(call.known("axes") or ())
 
-    def axes(self, call: Call) -> Axes:
+    def axes(self, call: Call) -> AxisOrder:
         axes = call.known("axes") or []
         rank = call.rank() + len(axes)
         new, rest = {axis % rank for axis in axes}, iter(range(rank))
         return tuple(None if axis in new else next(rest) for axis in range(rank))
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
-        return Ahead({"axes": [to + 1 for to, axis in enumerate(self.axes(call)) if axis is None]})
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
+        return Vectorization({"axes": [to + 1 for to, axis in enumerate(self.axes(call)) if axis is None]})
 
 
 class Reshape(Moving):
@@ -271,12 +271,12 @@ class Reshape(Moving):
         index = np.stack(np.unravel_index(flat, wanted)) if wanted else np.zeros((0, view.width), np.int64)
         return [(view.columns, View(call.op.inputs[0], (*inner, *[COLUMNS] * len(wanted)), index))]
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         """Vectorize for output sizes with at most one dynamic size."""
         shape = call.facts.shape(call.op.outputs[0])
         if shape is None or 0 in shape:
             raise UnknownOpError("its sizes are open")
-        return Ahead({"shape": [size if isinstance(size, int) else -1 for size in shape]})
+        return Vectorization({"shape": [size if isinstance(size, int) else -1 for size in shape]})
 
 
 class Flatten(Moving):
@@ -336,11 +336,11 @@ class Concat(Moving):
             parts.append((columns, View(names[chosen], view.roles, index)))
         return parts
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
-        return Ahead({"axis": call.axis() + 1}, repeat=True)
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
+        return Vectorization({"axis": call.axis() + 1}, repeat=True)
 
 
-def moved_axes(facts: Facts, op: Op) -> Axes | None:
+def moved_axes(facts: Facts, op: Op) -> AxisOrder | None:
     """Return the new order of an operator's input axes; None if unknown, or for other operators."""
     operator = operator_of(op.kind)
     if not isinstance(operator, AxisMove) or op.kind not in AXIS_MOVES:

@@ -12,7 +12,6 @@ from onegru.core.dtypes import Array
 from onegru.core.elementary import NumpyElementary
 from onegru.dataflow.operator import TIMES, Shape, Size
 from onegru.dataflow.table.base import (
-    Ahead,
     Arrays,
     Call,
     Move,
@@ -20,6 +19,7 @@ from onegru.dataflow.table.base import (
     SameShape,
     Sizes,
     UnknownOpError,
+    Vectorization,
     bound,
     register,
 )
@@ -99,10 +99,10 @@ class Pointwise(Operator):
                 if size != 1 or to not in wide:
                     yield from (Move(index, axis, to, output) for output in range(len(call.op.outputs)))
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         if any(varies[1:]) and self.settings:
             raise UnknownOpError(f"{self.kind} has settings that change")
-        return Ahead(widen=not self.settings)
+        return Vectorization(widen=not self.settings)
 
 
 def same_length(parts: list[Sizes]) -> list[Sizes]:
@@ -139,10 +139,10 @@ class Where(Pointwise):
 
 
 class PRelu(Pointwise):
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         if not varies[0]:
             raise UnknownOpError("its PRelu has slopes that change")
-        return super().ahead(call, varies)
+        return super().vectorization(call, varies)
 
 
 class CastLike(SameShape, Pointwise):

@@ -11,7 +11,16 @@ import numpy as np
 from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
 from onegru.dataflow.operator import Op, Shape, Size
-from onegru.dataflow.table.base import Ahead, Arrays, Call, Move, Operator, UnknownOpError, bound, register
+from onegru.dataflow.table.base import (
+    Arrays,
+    Call,
+    Move,
+    Operator,
+    UnknownOpError,
+    Vectorization,
+    bound,
+    register,
+)
 from onegru.dataflow.table.pointwise import broadcast
 
 _SUMS = "sums over all steps of a run"
@@ -51,12 +60,12 @@ class MatMul(Operator):
                 kept = rank - 2 if index == 0 else rank - 1
                 yield Move(index, kept, out - 2 + (index if ranks[0] > 1 else 0))
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         a, b = call.rank(0), call.rank(1)
         fits = a == b >= 2 if all(varies) else b <= 2 or b <= a if varies[0] else 2 <= b >= a
         if not fits:
             raise UnknownOpError("its product cannot be computed for all iterations at once")
-        return Ahead()
+        return Vectorization()
 
 
 class MatMulInteger(MatMul):
@@ -110,7 +119,7 @@ class FusedMatMul(MatMul):
             is_turned = self.turns(call, move.input) and move.axis >= last - 1
             yield replace(move, axis=2 * last - 1 - move.axis) if is_turned else move
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         raise UnknownOpError
 
 

@@ -11,7 +11,7 @@ from onegru.operators.onnx import AUGRU_DOMAINS, GRU_VERSIONS
 _SUMS = "sums over all steps of a run"
 
 
-class Recurrence(Operator):
+class RecurrentOperator(Operator):
     """ONNX's recurrence: inputs X, W, R, B, lengths and initial states; outputs Y and the last states."""
 
     dtype: str | int | None = 0
@@ -63,7 +63,7 @@ class Recurrence(Operator):
             yield from (Move(index, rows[index], last, output) for output in range(1, len(call.op.outputs)))
 
 
-class Sequence(Recurrence):
+class IrSequence(RecurrentOperator):
     """OpenVINO's sequence: inputs X, initial states, lengths, W, R and B; outputs Y and the last states."""
 
     lengths: int = 2
@@ -86,7 +86,7 @@ class Sequence(Recurrence):
         return (X[0], R[0], X[1], R[2]) if output == 0 else (X[0], R[0], R[2])
 
 
-class Cell(Operator):
+class IrCell(Operator):
     """OpenVINO's cell: one step for each row."""
 
     def along(self, call: Call) -> Iterator[Move]:
@@ -94,16 +94,16 @@ class Cell(Operator):
         yield Move(0, 1, None, 0, "mixes", _SUMS)
 
 
-def recurrence_of(op: Op) -> Recurrence | None:
+def recurrence_of(op: Op) -> RecurrentOperator | None:
     """Return the row of a recurrence; None for other operators."""
     found = operator_of(op.kind)
-    return found if isinstance(found, Recurrence) else None
+    return found if isinstance(found, RecurrentOperator) else None
 
 
-def recurrent(op: Op) -> Recurrence:
+def recurrent(op: Op) -> RecurrentOperator:
     """Return the row of a recurrence."""
     found = operator_of(op.kind)
-    assert isinstance(found, Recurrence)
+    assert isinstance(found, RecurrentOperator)
     return found
 
 
@@ -114,14 +114,15 @@ _OPENVINO = f"{_ONNX} activations_alpha activations_beta"
 _ONE = ((5, 1),)
 
 register(
-    *(Recurrence(kind, _ONNX, max_inputs=6, states=_ONE) for kind in ("GRU", "RNN")),
-    Recurrence("LSTM", _ONNX, max_inputs=8, states=((5, 1), (6, 2))),
+    *(RecurrentOperator(kind, _ONNX, max_inputs=6, states=_ONE) for kind in ("GRU", "RNN")),
+    RecurrentOperator("LSTM", _ONNX, max_inputs=8, states=((5, 1), (6, 2))),
     *(
-        Recurrence(f"{domain}::AUGRU", f"{_ONNX} attention", max_inputs=7, states=_ONE, attention=6)
+        RecurrentOperator(f"{domain}::AUGRU", f"{_ONNX} attention", max_inputs=7, states=_ONE, attention=6)
         for domain in dict.fromkeys(AUGRU_DOMAINS)
     ),
-    *(Sequence(f"openvino::{kind}", _OPENVINO, states=((1, 1),)) for kind in ("GRUSequence", "RNNSequence")),
-    Sequence("openvino::AUGRUSequence", _OPENVINO, states=((1, 1),), attention=6),
-    Sequence("openvino::LSTMSequence", _OPENVINO, states=((1, 1), (2, 2))),
-    *(Cell(f"openvino::{kind}", _OPENVINO) for kind in ("GRUCell", "AUGRUCell", "LSTMCell", "RNNCell")),
+    IrSequence("openvino::GRUSequence", _OPENVINO, states=((1, 1),)),
+    IrSequence("openvino::RNNSequence", _OPENVINO, states=((1, 1),)),
+    IrSequence("openvino::AUGRUSequence", _OPENVINO, states=((1, 1),), attention=6),
+    IrSequence("openvino::LSTMSequence", _OPENVINO, states=((1, 1), (2, 2))),
+    *(IrCell(f"openvino::{kind}", _OPENVINO) for kind in ("GRUCell", "AUGRUCell", "LSTMCell", "RNNCell")),
 )

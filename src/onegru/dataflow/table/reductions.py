@@ -11,7 +11,6 @@ from onegru.core.dtypes import Array
 from onegru.core.quantized import dequantize
 from onegru.dataflow.operator import Op, Shape
 from onegru.dataflow.table.base import (
-    Ahead,
     Arrays,
     Call,
     Move,
@@ -19,6 +18,7 @@ from onegru.dataflow.table.base import (
     Parameter,
     SameShape,
     UnknownOpError,
+    Vectorization,
     along,
     register,
 )
@@ -66,10 +66,10 @@ class Reduction(Operator):
             yield Move(0, axis, None, 0, "mixes", _OVER) if axis in gone else Move(0, axis, to)
             to += axis not in gone or bool(call.get("keepdims", 1))
 
-    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+    def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         if not call.known("axes"):
             raise UnknownOpError("its axes are not known")
-        return Ahead({"axes": [axis + 1 for axis in self.axes(call)]})
+        return Vectorization({"axes": [axis + 1 for axis in self.axes(call)]})
 
 
 class ReduceSum(Reduction):
@@ -168,7 +168,7 @@ class BatchNorm(Norm):
         return along(call, [1] if call.rank() > 1 else [], message=_PER_STEP)
 
 
-class Quantization(SameShape):
+class LinearQuantization(SameShape):
     """QuantizeLinear or DequantizeLinear: one scale for all, or one for each index along an axis."""
 
     max_inputs: int = 3
@@ -181,7 +181,7 @@ class Quantization(SameShape):
         return along(call, axes, message=_PER_STEP)
 
 
-class Dequantization(Quantization):
+class Dequantization(LinearQuantization):
     computes: bool = True
 
     def dtype_of(self, op: Op) -> str | int | None:
@@ -249,7 +249,7 @@ register(
     *(LayerNorm(kind, _AXIS) for kind in ("RMSNormalization", "SimplifiedLayerNormalization")),
     BatchNorm("BatchNormalization", "epsilon momentum training_mode spatial is_test", max_inputs=5),
     BatchNorm("openvino::BatchNormInference", "epsilon"),
-    Quantization("QuantizeLinear", "axis block_size output_dtype precision saturate"),
+    LinearQuantization("QuantizeLinear", "axis block_size output_dtype precision saturate"),
     Dequantization("DequantizeLinear", "axis block_size output_dtype"),
     DynamicQuantization("DynamicQuantizeLinear"),
     *(Accumulation("CumSum", np.add), Accumulation("CumProd", np.multiply)),

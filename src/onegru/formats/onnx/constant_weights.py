@@ -23,7 +23,7 @@ from onegru.formats.onnx.validate import (
     to_array,
 )
 from onegru.formats.onnx.values import Values, all_values
-from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
+from onegru.formats.onnx.whole.bounds import ConstantPart, check_bounds
 from onegru.operators.onnx import RANDOM
 
 _WEIGHTS = slice(1, 4)  # W, R and B among the inputs of either operator
@@ -155,12 +155,12 @@ def _wanted(levels: Sequence[Values]) -> list[set[str]]:
     return wanted
 
 
-def _bound(values: Values, model: ModelProto, nodes: Sequence[NodeProto], most: int) -> Ahead:
+def _bound(values: Values, model: ModelProto, nodes: Sequence[NodeProto], most: int) -> ConstantPart:
     """Return the bounds for computing nodes with only constant inputs."""
     used = {name for node in nodes for name in node.input if name and values.is_constant(name)}
     held = [values.held(name) for name in sorted(used)]
     plain = [item for item in held if isinstance(item, NodeProto)]
-    return Ahead(
+    return ConstantPart(
         model, [*plain, *nodes], most, used, [item for item in held if isinstance(item, TensorProto)]
     )
 

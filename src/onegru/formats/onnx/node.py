@@ -10,7 +10,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, ValueInfoPro
 from onegru.core.dtypes import Array
 from onegru.formats.graph import TensorInfo
 from onegru.formats.onnx.validate import PLAIN_TYPES, Source, describe, element_type, is_onnx, to_array
-from onegru.operators.schema import Kind, Operator
+from onegru.operators.schema import Kind, OpSchema
 
 _ATTRIBUTE_TYPES: Mapping[Kind, AttributeProto.AttributeType] = {
     "int": AttributeProto.INT,
@@ -22,7 +22,7 @@ _ATTRIBUTE_TYPES: Mapping[Kind, AttributeProto.AttributeType] = {
 }
 
 
-def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict[str, object]:
+def node_attributes(source: Source, node: NodeProto, operator: OpSchema) -> dict[str, object]:
     """Read the attributes of a node of this operator."""
     values: dict[str, object] = {}
     for attribute in node.attribute:

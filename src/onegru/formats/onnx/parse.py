@@ -52,7 +52,7 @@ from onegru.formats.onnx.validate import (
 )
 from onegru.formats.onnx.values import Values
 from onegru.formats.onnx.views import ViewStep, view_of
-from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
+from onegru.formats.onnx.whole.bounds import ConstantPart, check_bounds
 from onegru.formats.onnx.whole.model import OnnxRuntimeModel, lstm_of, runnable
 from onegru.formats.onnx.whole.optimizers import harmful_optimizers, takes_exact_int8
 from onegru.formats.opened import Opened
@@ -72,22 +72,22 @@ def read_onnx(file: Opened, *, again: bool = False) -> Graph:
     """Read a model. With `again`, its file keeps the parsed model for later readers."""
     source = Source.of(file)
     parse = functools.partial(model_of, file) if again else functools.partial(read_model, source, file.data)
-    graph = _Reader(source, file.data, parse).read()
+    graph = _ModelReader(source, file.data, parse).read()
     return replace(graph, file=file if again else replace(file))
 
 
 def parse_onnx(data: bytes, source: Source, model: ModelProto | None = None) -> Graph:
     """Read a serialized model; `model` is the same model if it is parsed already."""
     parse = functools.partial(read_model, source, data)
-    return _Reader(source, data, parse if model is None else functools.partial(deepcopy, model)).read()
+    return _ModelReader(source, data, parse if model is None else functools.partial(deepcopy, model)).read()
 
 
 def _constants(source: Source, data: bytes, parse: Callable[[], ModelProto]) -> dict[str, Array]:
     """Read the constants that the GRU nodes of a serialized model use."""
-    return _Reader(source, data, parse, folds=True).constants()
+    return _ModelReader(source, data, parse, folds=True).constants()
 
 
-class _Reader:
+class _ModelReader:
     """Reads one model; with `folds`, weights that nodes compute from constants become constants."""
 
     def __init__(
@@ -114,7 +114,7 @@ class _Reader:
         has_none = len(data) < _SEARCHED and b"location" not in data  # slow for large models
         external = [] if has_none else external_tensors(model)
         most = check_bounds(source, model, len(data), external)
-        self.ahead = Ahead(model, self.nodes, most, set(self.tensors) - self.defaults | self.sparse)
+        self.ahead = ConstantPart(model, self.nodes, most, set(self.tensors) - self.defaults | self.sparse)
         grus = {id(node): self._gru_node(node) for node in self.nodes if is_ours(node)}
         self.grus = with_sizes(grus, self.values.shape, lambda: lazy_flow_of(self.values))
         self.nested, self.inner = find_nested(self.nodes, self._gru_node, self.values)

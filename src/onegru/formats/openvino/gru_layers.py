@@ -24,7 +24,7 @@ from onegru.engines.storage import quantize_channels
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import AUGRU, NEWEST
 from onegru.operators.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_SEQUENCE
-from onegru.operators.schema import Operator, Role
+from onegru.operators.schema import OpSchema, Role
 
 #: The new operators that become layers of OpenVINO's GRU family.
 GRUS = ("GRU", "onegru::AUGRU")
@@ -99,7 +99,7 @@ class GruLayers(Builder):
 
     def layer(
         self,
-        operator: Operator,
+        operator: OpSchema,
         spec: Spec,
         given: Mapping[Role, str],
         shapes: Mapping[str, Shape],
@@ -223,7 +223,7 @@ def dequantized(to: GruLayers | Edit, add: Callable[..., str], name: str, array:
     return value
 
 
-def operator_of(spec: Spec, cell: bool) -> Operator:
+def operator_of(spec: Spec, cell: bool) -> OpSchema:
     """Return the operator of a layer."""
     if spec.attention:
         operator = AUGRU_CELL if cell else AUGRU_SEQUENCE
@@ -250,12 +250,12 @@ def operator_of(spec: Spec, cell: bool) -> Operator:
     return operator
 
 
-def version_of(operator: Operator) -> str:
+def version_of(operator: OpSchema) -> str:
     """Return the opset of an operator's layers."""
     return f"opset{operator.version}" if operator.version else "extension"
 
 
-def attributes_of(spec: Spec, operator: Operator) -> dict[str, str]:
+def attributes_of(spec: Spec, operator: OpSchema) -> dict[str, str]:
     """Return the attributes of a layer as text for an IR."""
     attributes = {
         "hidden_size": str(spec.hidden_size),
@@ -270,7 +270,7 @@ def attributes_of(spec: Spec, operator: Operator) -> dict[str, str]:
     return attributes
 
 
-def arranged_weights(spec: Spec, weights: Weights, operator: Operator) -> dict[Role, Array]:
+def arranged_weights(spec: Spec, weights: Weights, operator: OpSchema) -> dict[Role, Array]:
     """Return W, R and B with the axes of a layer."""
     arrays = {"W": (weights.W, "DGI"), "R": (weights.R, "DGH"), "B": (_summed_biases(spec, weights.B), "DN")}
     return {

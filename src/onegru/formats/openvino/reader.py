@@ -53,7 +53,7 @@ def read_ir(file: Opened, *, again: bool = False) -> Graph:
 def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None = None) -> Graph:
     """Return the graph of an IR's .xml."""
     text = text or ET.tostring(root, encoding="utf-8")
-    graph = _Reader(path, parse_net(path, root), root, weights).read(text)
+    graph = _IrModelReader(path, parse_net(path, root), root, weights).read(text)
     if note_of(root, STATES_KEY) == STATES_WORD:
         graph = replace(graph, zero_inputs=initial_states(graph))
     note = note_of(root, STREAM_KEY)
@@ -80,7 +80,7 @@ def root_of(graph: Graph) -> ET.Element:
 _LEAST_INPUTS = {"Broadcast": 2, "MaxPool": 1, "Slice": 4}
 
 
-class _Reader:
+class _IrModelReader:
     """Reader of one IR. A value has the name of its layer and port: "layer:port"."""
 
     def __init__(self, path: Path, net: Net, root: ET.Element, weights: Weights) -> None:

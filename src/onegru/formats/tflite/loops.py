@@ -9,28 +9,28 @@ from __future__ import annotations
 
 from onnx import TensorProto, helper
 
-from onegru.formats.tflite.reader import Operator
-from onegru.formats.tflite.translate import GraphWriter, UnknownError
+from onegru.formats.tflite.reader import TfliteOp
+from onegru.formats.tflite.translate import OnnxWriter, UnknownError
 
 _AXES = "RESHAPE", "EXPAND_DIMS"  # operators that add an axis of size 1
 
 
-def stacked(graph: GraphWriter, op: Operator) -> list[str]:
+def stacked(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     """Return the list of a loop as an array, which ONNX's Loop returns."""
     graph.maker(op.inputs[0], "WHILE")
     return [graph.emit("Identity", graph.value(op.inputs[0]))]
 
 
-class Loop:
+class WhileLoop:
     """WHILE loop. Raises `UnknownError` if its iterations are not counted."""
 
-    def __init__(self, graph: GraphWriter, op: Operator) -> None:
+    def __init__(self, graph: OnnxWriter, op: TfliteOp) -> None:
         indices = [op.option(f"{name}SubgraphIndex") for name in ("Cond", "Body")]
         if min(indices) < 1:
             raise UnknownError
         self.graph, self.op = graph, op
         self.cond, self.body = (
-            GraphWriter(graph.whole, graph.whole.subgraphs[index], graph.depth + 1) for index in indices
+            OnnxWriter(graph.whole, graph.whole.subgraphs[index], graph.depth + 1) for index in indices
         )
         self.before, self.after = self.body.subgraph.inputs, self.body.subgraph.outputs
         self.asked = self.cond.subgraph.inputs
@@ -121,7 +121,7 @@ class Loop:
         if state != position and 0 not in shape and (is_zero or (self.number or 0) > 0):
             self.last[position] = state, shape
 
-    def _drop_copy(self, position: int, made: Operator) -> None:
+    def _drop_copy(self, position: int, made: TfliteOp) -> None:
         """Record an array with one row for each iteration, which writes only that row."""
         body, inner = self.body, self.before[position]
         front, row, back = made.inputs

@@ -39,7 +39,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Operator:
+class TfliteOp:
     """Operator of a subgraph; an omitted input is -1."""
 
     kind: str
@@ -60,12 +60,12 @@ class Subgraph:
     tensors: tuple[Tensor, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    operators: tuple[Operator, ...]
+    operators: tuple[TfliteOp, ...]
 
 
 def read_subgraphs(data: bytes) -> tuple[Subgraph, ...]:
     """Return the graphs of a file, the model's first."""
-    reader = _Reader(data)
+    reader = _FlatbufferReader(data)
     if not (count := reader.counted(reader.model.SubgraphsLength())):
         raise FormatError("contains no graph; not a TensorFlow Lite model, or truncated")
     first, *bodies = (reader.subgraph(reader.model.Subgraphs(index)) for index in range(count))
@@ -94,7 +94,7 @@ def _without_copies(graph: Subgraph, keep: tuple[int, ...] = ()) -> Subgraph:
             index = same[index]
         return index
 
-    kept: list[Operator] = []
+    kept: list[TfliteOp] = []
     for op in graph.operators:
         if op.kind in ("CAST", "RESHAPE") and len(op.outputs) == 1 and op.inputs[:1] > (-1,):
             (output,), first = op.outputs, source(op.inputs[0])
@@ -117,7 +117,7 @@ def _without_copies(graph: Subgraph, keep: tuple[int, ...] = ()) -> Subgraph:
     return replace(graph, operators=operators, outputs=tuple(map(source, graph.outputs)))
 
 
-class _Reader:
+class _FlatbufferReader:
     def __init__(self, data: bytes) -> None:
         self.left = len(data)  # limit of items to read: each needs at least one byte
         self.model = tflite.Model.GetRootAs(data, 0)
@@ -168,13 +168,13 @@ class _Reader:
         inputs, outputs = (self._tensors(graph, name, number, 0) for name in ("Inputs", "Outputs"))
         return Subgraph(tuple(tensors), inputs, outputs, tuple(operators))
 
-    def _operator(self, op: Any, tensors: int) -> Operator:
+    def _operator(self, op: Any, tensors: int) -> TfliteOp:
         options, table = getattr(tflite, _OPTIONS.get(op.BuiltinOptionsType(), ""), None), op.BuiltinOptions()
         if options is not None and table is not None:
             options = options()
             options.Init(table.Bytes, table.Pos)
         inputs, outputs = self._tensors(op, "Inputs", tensors, -1), self._tensors(op, "Outputs", tensors, 0)
-        return Operator(self.kinds[op.OpcodeIndex()], inputs, outputs, None if table is None else options)
+        return TfliteOp(self.kinds[op.OpcodeIndex()], inputs, outputs, None if table is None else options)
 
     def _tensor(self, tensor: Any) -> Tensor:
         name, dtype, model = self._text(tensor.Name()), _DTYPES.get(tensor.Type(), ""), self.model

@@ -11,20 +11,20 @@ from onnx import ModelProto, TensorProto, helper
 
 from onegru.core.errors import BROKEN, FormatError
 from onegru.formats.opened import Opened
-from onegru.formats.tflite.loops import Loop, stacked
-from onegru.formats.tflite.reader import Operator, read_subgraphs
-from onegru.formats.tflite.translate import GraphWriter, Rule, Translation, UnknownError
+from onegru.formats.tflite.loops import WhileLoop, stacked
+from onegru.formats.tflite.reader import TfliteOp, read_subgraphs
+from onegru.formats.tflite.translate import OnnxWriter, Rule, Translation, UnknownError
 
 _FUSED = {0: "Identity", 1: "Relu", 3: "Clip", 4: "Tanh"}  # fused activations of operators
 _FAR = 2**62  # beyond any size
 
 
-def _same(kind: str, count: int, graph: GraphWriter, op: Operator) -> list[str]:
+def _same(kind: str, count: int, graph: OnnxWriter, op: TfliteOp) -> list[str]:
     """Translate an operator that ONNX has with the same inputs."""
     return _activated(graph, op, graph.emit(kind, *graph.all(op, count)))
 
 
-def _activated(graph: GraphWriter, op: Operator, value: str) -> list[str]:
+def _activated(graph: OnnxWriter, op: TfliteOp, value: str) -> list[str]:
     number = 3 if op.kind == "RELU6" else op.option("FusedActivationFunction")
     if number not in _FUSED:
         raise UnknownError
@@ -32,11 +32,11 @@ def _activated(graph: GraphWriter, op: Operator, value: str) -> list[str]:
     return [graph.emit(_FUSED[number], value, *bounds)] if number else [value]
 
 
-def _leaky_relu(graph: GraphWriter, op: Operator) -> list[str]:
+def _leaky_relu(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     return [graph.emit("LeakyRelu", *graph.all(op, 1), alpha=op.option("Alpha"))]
 
 
-def _fully_connected(graph: GraphWriter, op: Operator) -> list[str]:
+def _fully_connected(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     x, weights, *bias = op.inputs
     matrix, is_flat = graph.tensor(weights).value, len(graph.tensor(x).shape) == 2
     if matrix is None or matrix.ndim != 2 or op.option("WeightsFormat"):
@@ -49,12 +49,12 @@ def _fully_connected(graph: GraphWriter, op: Operator) -> list[str]:
     return _activated(graph, op, graph.emit("Gemm", rows, graph.value(weights), *added, transB=1))
 
 
-def _split(graph: GraphWriter, op: Operator) -> list[str]:
+def _split(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     (axis,), x = graph.integers(op.inputs[0]), op.inputs[1]
     return graph.emit_all("Split", [graph.value(x)], len(op.outputs), axis=graph.axis(axis, x))
 
 
-def _strided_slice(graph: GraphWriter, op: Operator) -> list[str]:
+def _strided_slice(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     x, *others = op.inputs
     begin, end, strides = map(graph.integers, others)
     sizes, masks = (
@@ -81,17 +81,17 @@ def _strided_slice(graph: GraphWriter, op: Operator) -> list[str]:
     return [graph.emit("Squeeze", value, graph.constant(shrunk))] if shrunk else [value]
 
 
-def _reverse(graph: GraphWriter, op: Operator) -> list[str]:
+def _reverse(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     x, (axis,) = op.inputs[0], graph.integers(op.inputs[1])
     parts = [-1], [-_FAR], [graph.axis(axis, x)], [-1]
     return [graph.emit("Slice", graph.value(x), *map(graph.constant, parts))]
 
 
-def _transpose(graph: GraphWriter, op: Operator) -> list[str]:
+def _transpose(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     return [graph.emit("Transpose", graph.value(op.inputs[0]), perm=graph.integers(op.inputs[1]))]
 
 
-def _reshape(graph: GraphWriter, op: Operator) -> list[str]:
+def _reshape(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     x, shape = op.inputs
     if graph.tensor(shape).value is None:
         sizes = graph.emit("Cast", graph.value(shape), to=TensorProto.INT64)
@@ -108,20 +108,20 @@ def _reshape(graph: GraphWriter, op: Operator) -> list[str]:
     return [graph.emit("Reshape", graph.value(x), graph.constant(after), allowzero=1)]
 
 
-def _gather(graph: GraphWriter, op: Operator) -> list[str]:
+def _gather(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     if op.option("BatchDims"):
         raise UnknownError
     return [graph.emit("Gather", *graph.all(op, 2), axis=graph.axis(op.option("Axis"), op.inputs[0]))]
 
 
-def _concatenated(graph: GraphWriter, op: Operator) -> list[str]:
+def _concatenated(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     axis, values = graph.axis(op.option("Axis"), op.outputs[0]), graph.all(op)
     if op.kind == "PACK":
         values = [graph.emit("Unsqueeze", value, graph.constant([axis])) for value in values]
     return _activated(graph, op, graph.emit("Concat", *values, axis=axis))
 
 
-def _unpack(graph: GraphWriter, op: Operator) -> list[str]:
+def _unpack(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     (x,), axis = graph.all(op, 1), graph.axis(op.option("Axis"), op.inputs[0])
     if graph.tensor(op.inputs[0]).shape[axis] != len(op.outputs):
         raise UnknownError
@@ -129,7 +129,7 @@ def _unpack(graph: GraphWriter, op: Operator) -> list[str]:
     return [graph.emit("Gather", x, index, axis=axis) for index in indices]
 
 
-def _cast(graph: GraphWriter, op: Operator) -> list[str]:
+def _cast(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     (value,), dtype = graph.all(op, 1), graph.tensor(op.outputs[0]).dtype
     if not dtype:
         raise UnknownError
@@ -137,19 +137,19 @@ def _cast(graph: GraphWriter, op: Operator) -> list[str]:
     return [graph.emit("Cast", value, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))]
 
 
-def _fill(graph: GraphWriter, op: Operator) -> list[str]:
+def _fill(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     shape, value = graph.all(op, 2)
     return [graph.emit("Expand", value, graph.emit("Cast", shape, to=TensorProto.INT64))]
 
 
-def _zeros_like(graph: GraphWriter, op: Operator) -> list[str]:
+def _zeros_like(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     (x,) = op.inputs
     if graph.tensor(x).dtype != "float32":
         raise UnknownError
     return [graph.emit("ConstantOfShape", graph.emit("Shape", graph.value(x)))]
 
 
-def _expand_dims(graph: GraphWriter, op: Operator) -> list[str]:
+def _expand_dims(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     x, axis = op.inputs
     (number,) = graph.integers(axis)
     axes = graph.constant([graph.axis(number, op.outputs[0])])
@@ -180,7 +180,7 @@ RULES: Mapping[str, Rule] = {
     "FILL": _fill,
     "ZEROS_LIKE": _zeros_like,
     "EXPAND_DIMS": _expand_dims,
-    "WHILE": lambda graph, op: Loop(graph, op).write(),
+    "WHILE": lambda graph, op: WhileLoop(graph, op).write(),
     "FlexTensorListStack": stacked,
 }
 

@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError
 from onegru.dataflow.names import fresh_name
-from onegru.formats.tflite.reader import Operator, Subgraph, Tensor
+from onegru.formats.tflite.reader import Subgraph, Tensor, TfliteOp
 
 _DOMAIN = "tflite"  # domain of untranslated operators
 _OPSET, _IR_VERSION = 17, 8
@@ -27,7 +27,7 @@ _DEEPEST = 8
 _LONGEST = 200  # of names
 
 #: Translates an operator and returns its outputs; raises `UnknownError` if it is not supported.
-Rule = Callable[["GraphWriter", Operator], Sequence[str]]
+Rule = Callable[["OnnxWriter", TfliteOp], Sequence[str]]
 
 
 class UnknownError(Exception):
@@ -48,7 +48,7 @@ class Translation:
     def model(self) -> ModelProto:
         """Translate the model; raises FormatError if it is malicious."""
         main = self.subgraphs[0]
-        writer = GraphWriter(self, main)
+        writer = OnnxWriter(self, main)
         inputs = [writer.declared(index) for index in main.inputs]
         writer.write(main.outputs)
         outputs = [writer.given(index) for index in main.outputs]
@@ -57,7 +57,7 @@ class Translation:
         return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
 
 
-class GraphWriter:
+class OnnxWriter:
     """Translation of a graph, or of a body inside `depth` others."""
 
     def __init__(self, whole: Translation, subgraph: Subgraph, depth: int = 0) -> None:
@@ -86,7 +86,7 @@ class GraphWriter:
             raise UnknownError
         return self.subgraph.tensors[index]
 
-    def maker(self, index: int, *kinds: str) -> Operator:
+    def maker(self, index: int, *kinds: str) -> TfliteOp:
         """Return the operator of one of these kinds that computes a tensor."""
         op = self.makers.get(index)
         if op is None or op.kind not in kinds:
@@ -118,7 +118,7 @@ class GraphWriter:
             self.odd.append(helper.make_node("CONSTANT", [], [self.values[index]], domain=_DOMAIN))
         return self.values[index]
 
-    def all(self, op: Operator, count: int | None = None) -> list[str]:
+    def all(self, op: TfliteOp, count: int | None = None) -> list[str]:
         """Return the inputs of an operator, which must be `count` if given."""
         if count is not None and len(op.inputs) != count:
             raise UnknownError
@@ -174,7 +174,7 @@ class GraphWriter:
             self.base = self.tensor(op.outputs[0]).name
             self.values.update(zip(op.outputs, self._translated(op), strict=True))
 
-    def _translated(self, op: Operator) -> Sequence[str]:
+    def _translated(self, op: TfliteOp) -> Sequence[str]:
         before, unknown = len(self.nodes), self.whole.unknown.copy()
         is_quantized = any(self.tensor(i).is_quantized for i in op.inputs + op.outputs if i >= 0)
         rule = self.whole.rules.get(op.kind)

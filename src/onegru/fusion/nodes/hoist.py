@@ -232,7 +232,7 @@ class Hoist:
 def _ahead(hoist: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
     call = Call(op, hoist.body)
     try:
-        change = call.operator.ahead(call, [item.varies for item in given])
+        change = call.operator.vectorization(call, [item.varies for item in given])
     except UnknownOpError as error:
         raise MissError(
             str(error) or f"{op.kind} cannot be computed for all iterations at once"

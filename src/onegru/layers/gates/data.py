@@ -15,7 +15,7 @@ from onegru.core.shapes import check_shape, empty
 from onegru.core.spec import Spec
 from onegru.core.wording import count
 from onegru.engines import reference
-from onegru.layers.call import Layer, bind, execute
+from onegru.layers.call import CallableLayer, bind, execute
 from onegru.operators.schema import CANONICAL_AXES, Port
 
 #: The arrays with shape [T, D, B, H], in the order of the equations.
@@ -119,7 +119,7 @@ def matched(gates: Gates, row: int, against: Gates | None) -> list[tuple[Gates, 
 
 def gates_of(
     kind: type[_Gates],
-    layer: Layer,
+    layer: CallableLayer,
     ports: Sequence[Port],
     values: Mapping[str, object],
     name: str = "",
@@ -140,7 +140,7 @@ def gates_of(
     weights = reference.ReferenceWeights.split(
         layer.prepared_engine.weights, options.activation_storage, group_size(options.weight_storage)
     )
-    reference.trace(spec, weights, problem, before, reference.Step(raw_z, z, r, n, Y))
+    reference.trace(spec, weights, problem, before, reference.StepResult(raw_z, z, r, n, Y))
     return kind(spec, z, r, n, Y, initial_h, lengths, raw_z if spec.attention else None, name, source)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.wording import count, printable
-from onegru.drawing.picture import Panel, Picture, Run, View, extent, symmetrical
+from onegru.drawing.picture import DirectionView, Panel, Picture, Run, extent, symmetrical
 from onegru.layers.gates.data import GATES, Gates, matched
 from onegru.layers.gates.summary import activity
 
@@ -32,7 +32,7 @@ def picture(gates: Gates, row: int, direction: str | None, against: Gates | None
     )
 
 
-def _view(direction: str, names: Sequence[str], runs: list[tuple[Gates, int]]) -> View:
+def _view(direction: str, names: Sequence[str], runs: list[tuple[Gates, int]]) -> DirectionView:
     labels = ("this run", "other run")
     drawn, befores = [], []
     for label, (gates, row) in zip(labels, runs, strict=False):
@@ -45,7 +45,7 @@ def _view(direction: str, names: Sequence[str], runs: list[tuple[Gates, int]]) -
         _panel(name, [run.values[index] for run in drawn], bool(runs[0][0].spec.attention))
         for index, name in enumerate(GATES)
     )
-    return View(direction, panels, tuple(drawn), _orders(drawn[0].values, befores[0]))
+    return DirectionView(direction, panels, tuple(drawn), _orders(drawn[0].values, befores[0]))
 
 
 def _panel(name: str, values: list[Array], attention: bool) -> Panel:

@@ -22,9 +22,9 @@ from onegru.formats.sizes import with_sizes
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import check_attributes, lower, read_activations, read_clip
 from onegru.operators.onnx import AUGRU, check_node_opset, gru_attributes, gru_version
-from onegru.operators.schema import Operator
+from onegru.operators.schema import OpSchema
 from onegru.rewriting.nodes.scope import Scope
-from onegru.runtimes.known_issues import Facts
+from onegru.runtimes.known_issues import NodeFacts
 
 #: The attributes that a `GruNodeConfig` stores.
 _ATTRIBUTES = {"activations", "activation_alpha", "activation_beta", "attention", "clip", "direction"}
@@ -59,7 +59,7 @@ class GruNodeConfig:
         return replace(self, inputs={**self.inputs, **inputs}, outputs={**self.outputs, **(outputs or {})})
 
 
-def operator_at(opset: int) -> Operator:
+def operator_at(opset: int) -> OpSchema:
     """Return the GRU operator of an opset."""
     operator = gru_version(opset)
     assert operator is not None, "an opset is at least 1"
@@ -172,12 +172,12 @@ def node_of(scope: Scope, config: GruNodeConfig) -> NodeProto:
     return node
 
 
-def facts_of(scope: Scope, config: GruNodeConfig, attributes: Mapping[str, object]) -> Facts:
+def facts_of(scope: Scope, config: GruNodeConfig, attributes: Mapping[str, object]) -> NodeFacts:
     """Return the facts for the table of known issues."""
     node = GruStep(config.name, operator_at(scope.opset), attributes, config.inputs, config.outputs)
     node = with_sizes({0: node}, scope.shape, lambda: scope.flow)[0]
     weights = [scope.constant(config.inputs[name]) for name in ("W", "R", "B") if name in config.inputs]
-    return Facts(
+    return NodeFacts(
         operator="GRU" if config.attention is None else AUGRU.name,
         version=operator_at(scope.opset).version,
         attributes=attributes,

@@ -10,7 +10,7 @@ from torch import Tensor
 from onegru import _native
 from onegru.core.dtypes import contiguous
 from onegru.core.errors import SpecError
-from onegru.engines.training import Call, DirectionWeights, Outputs, Resets, TrainedLayer
+from onegru.engines.training import DirectionWeights, LayerCall, Outputs, Resets, TrainedLayer
 from onegru.layers.stack import flops_of_row, may_pipeline
 from onegru.torch.arguments import GATES, TorchGruConfig, check_steps, spec_of
 from onegru.torch.autograd.memory import TYPES, Tensors, array_if_given, array_of
@@ -50,11 +50,11 @@ def _layer(
     return TrainedLayer(spec, own, GATES, packs=packs)
 
 
-def _call(form: TorchGruConfig, tensors: Tensors) -> Call:
+def _call(form: TorchGruConfig, tensors: Tensors) -> LayerCall:
     X, initial_h, attention, lengths, resets = tensors
     if lengths is not None:
         lengths = lengths.to(torch.int64).contiguous()
-    call = Call(
+    call = LayerCall(
         array_of("X", X),
         array_if_given("initial_h", initial_h),
         array_if_given("lengths", lengths),
@@ -102,7 +102,7 @@ def forward_of_layers(
         state = states[index : index + 1]
         if index:
             Y = X.new_empty((T, B, H))
-        layer.forward(Call(below, state.copy()), out=Outputs(array_of("Y", Y)[:, None], state, None))
+        layer.forward(LayerCall(below, state.copy()), out=Outputs(array_of("Y", Y)[:, None], state, None))
         below = array_of("Y", Y)
     return Y, Y_h
 

@@ -16,7 +16,7 @@ from onegru.torch.autograd.memory import Tensors
 from onegru.torch.autograd.watching import is_batched_gradient
 
 
-class _Elementary:
+class _TorchElementary:
     """Elementary functions of tensors, as in `onegru.core.elementary.Elementary`."""
 
     # At a kink, the gradient is the kernels': the left derivative, and 0 for HardSigmoid.
@@ -56,7 +56,7 @@ class _Elementary:
 def _apply(activation: Activation, clip: float | None, x: Tensor) -> Tensor:
     if clip is not None:
         x = torch.clamp(x, -clip, clip)
-    result: Tensor = ACTIVATIONS[activation.name].compute(_Elementary(), x, *activation.parameters)
+    result: Tensor = ACTIVATIONS[activation.name].compute(_TorchElementary(), x, *activation.parameters)
     return result
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig
 from onegru.torch.autograd.few_steps import Memory, gradients_of_few_steps, memory_of, run_on_memory
-from onegru.torch.autograd.loop_gradients import Step, StepsGradient, weights_of_loop
+from onegru.torch.autograd.loop_gradients import SavedStep, StepsGradient, weights_of_loop
 from onegru.torch.autograd.memory import Tensors
 from onegru.torch.autograd.operators import gradients
 from onegru.torch.autograd.saving import by_arguments, save, unpack_saved
@@ -59,7 +59,7 @@ class OnegruFewSteps(torch.autograd.Function):
             wanted, of_loop = saved.wanted, None
             if ctx.needs_input_grad[-1] and dY is not None:  # the weights get gradients from the loop
                 of_loop = StepsGradient.of(
-                    dY, form, wanted[3:], (Step(saved.tensors, gates, dY),), dY.shape[0], []
+                    dY, form, wanted[3:], (SavedStep(saved.tensors, gates, dY),), dY.shape[0], []
                 )
                 wanted = (*wanted[:3], *(False for _ in wanted[3:]))
             found = gradients_of_few_steps(form, saved.tensors, gates, (dY, dY_h), wanted)

@@ -25,7 +25,7 @@ _ROWS = 512  # rows that are kept, then multiplied at once
 _MOST_ROWS, _LEAST_WEIGHTS = 64, 2**16
 
 
-class Step(NamedTuple):
+class SavedStep(NamedTuple):
     """The values of a cell's step that its weight gradients need."""
 
     tensors: Tensors  # as in the call
@@ -38,7 +38,7 @@ class StepsGradient(Tensor):
 
     form: TorchGruConfig
     wanted: tuple[bool, ...]  # which weights need gradients
-    steps: tuple[Step, ...]  # steps with the same weights, which are not in the sums yet
+    steps: tuple[SavedStep, ...]  # steps with the same weights, which are not in the sums yet
     rows: int  # the number of their rows
     sums: Tensors  # the weight gradients of other steps; empty if there are none
 
@@ -47,7 +47,7 @@ class StepsGradient(Tensor):
         like: Tensor,
         form: TorchGruConfig,
         wanted: tuple[bool, ...],
-        steps: tuple[Step, ...],
+        steps: tuple[SavedStep, ...],
         rows: int,
         sums: Tensors,
     ) -> StepsGradient:
@@ -81,7 +81,7 @@ class StepsGradient(Tensor):
         """Return the weight gradients of all steps."""
         return _added(self.sums, self._gradients(self.steps)) if self.steps else self.sums
 
-    def _gradients(self, steps: tuple[Step, ...]) -> Tensors:
+    def _gradients(self, steps: tuple[SavedStep, ...]) -> Tensors:
         """Return the weight gradients of steps, as of one step with the rows of all."""
         X, h, attention = (_rows([step.tensors[index] for step in steps]) for index in range(3))
         tensors = [X, h, attention, None, None, *steps[0].tensors[_WEIGHTS:]]
@@ -108,7 +108,7 @@ def _added(one: Tensors, other: Tensors) -> Tensors:
     return [None if a is None or b is None else a + b for a, b in zip(one, other, strict=True)]
 
 
-def _have_equal_weights(one: Step, other: Step) -> bool:
+def _have_equal_weights(one: SavedStep, other: SavedStep) -> bool:
     """Whether two steps have the same memory of weights, which assigned data or hooks may replace."""
     pairs = zip(one.tensors[_WEIGHTS:], other.tensors[_WEIGHTS:], strict=True)
     return all(a is b or (a is not None and b is not None and a.data_ptr() == b.data_ptr()) for a, b in pairs)

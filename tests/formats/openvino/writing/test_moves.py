@@ -9,7 +9,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
-from onegru.dataflow.table.moving import Axes, moved_axes
+from onegru.dataflow.table.moving import AxisOrder, moved_axes
 from onegru.formats.openvino.writing.moves import composed, is_still, steps
 
 MOVES: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
@@ -53,7 +53,7 @@ def test_moves_compose_to_few_steps() -> None:
     assert most <= 2
 
 
-def _applied(array: Array, axes: Axes, shape: tuple[int, ...]) -> Array:
+def _applied(array: Array, axes: AxisOrder, shape: tuple[int, ...]) -> Array:
     if is_still(axes, shape):
         return array
     for op in steps(axes, shape):

@@ -51,7 +51,7 @@ def check_bounds(source: Source, model: ModelProto, size: int, external: Sequenc
     return most
 
 
-class Ahead:
+class ConstantPart:
     """The part of a model that depends only on constants, with the sizes of its values."""
 
     def __init__(

@@ -72,11 +72,11 @@ class _Activated:
             x = self.nodes.op("Min", [x, self.nodes.number(self.clip)], f"{what}_below")
             x = self.nodes.op("Max", [x, self.nodes.number(-self.clip)], f"{what}_clipped")
         row = ACTIVATIONS[self.activation.name]
-        result: str = row.compute(_Elementary(self.nodes, what), x, *self.activation.parameters)
+        result: str = row.compute(_OnnxElementary(self.nodes, what), x, *self.activation.parameters)
         return result
 
 
-class _Elementary:
+class _OnnxElementary:
     """Elementary functions that add nodes to a graph; see `onegru.core.elementary.Elementary`."""
 
     def __init__(self, nodes: StepNodes, what: str) -> None:

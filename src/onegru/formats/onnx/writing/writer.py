@@ -18,7 +18,7 @@ from onegru.formats.onnx.validate import trimmed
 from onegru.formats.onnx.writing.edit import node_with_lists
 from onegru.formats.writing import Interface, Layers, suffixes
 from onegru.operators.onnx import GRU_VERSIONS, check_node_opset, gru_attributes, gru_version
-from onegru.operators.schema import Operator
+from onegru.operators.schema import OpSchema
 
 #: The newest opset that `onnx_bytes` writes. The installed onnx can be older than the newest GRU.
 NEWEST_WRITTEN = min(max(GRU_VERSIONS), onnx.defs.onnx_opset_version())
@@ -56,7 +56,7 @@ def _tensors(weights: Weights) -> dict[str, Array]:
 class _Graph:
     """Builder of the graph, layer by layer."""
 
-    def __init__(self, operator: Operator, opset: int, layout: int, interface: Interface) -> None:
+    def __init__(self, operator: OpSchema, opset: int, layout: int, interface: Interface) -> None:
         self.operator = operator
         self.opset = opset
         self.layout = layout

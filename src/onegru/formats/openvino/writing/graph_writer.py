@@ -13,7 +13,7 @@ import numpy as np
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
-from onegru.dataflow.table.moving import Axes, moved_axes
+from onegru.dataflow.table.moving import AxisOrder, moved_axes
 from onegru.formats.openvino.constants import ALIGNED, Constants
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
 from onegru.formats.openvino.flow import IrGraph, IrReader
@@ -91,13 +91,13 @@ class GraphWriter:
         ids = (int(key) for key in graph.net.layers if key.isdecimal() and key.isascii())
         self._ids = itertools.count(max(ids, default=-1) + 1)
         self._ports: dict[str, _Port] = {}
-        self._moved: dict[tuple[str, Axes], _Port] = {}
+        self._moved: dict[tuple[str, AxisOrder], _Port] = {}
         self._elements: dict[_Port, ET.Element] = {}  # the ports of new layers
         self._dtypes: dict[str, str] = {}
         self._given: dict[str, str] = {}  # parameters of a body that are values of the enclosing graph
         self._more: dict[str, list[str]] = {}  # the values of new inputs of loops
         self._ops: list[Op] = []
-        self._moves: dict[str, tuple[str, Axes]] = {}
+        self._moves: dict[str, tuple[str, AxisOrder]] = {}
         self._unfolded = unfolded
         self._rewritten = set(rewritten)  # operators of the file that are rewritten
 
@@ -152,7 +152,7 @@ class GraphWriter:
 
     # What is needed
 
-    def _source(self, value: str) -> tuple[str, Axes | None]:
+    def _source(self, value: str) -> tuple[str, AxisOrder | None]:
         """Return the source of a value and the move of its axes; without a move, the value itself."""
         if value not in self._moves:
             return value, None

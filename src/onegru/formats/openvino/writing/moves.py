@@ -7,27 +7,27 @@ from itertools import combinations, islice
 
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Shape
-from onegru.dataflow.table.moving import Axes, axis_moves
+from onegru.dataflow.table.moving import AxisOrder, axis_moves
 
 _MOST_TRIED = 100
 
 
-def composed(first: Axes, second: Axes) -> Axes:
+def composed(first: AxisOrder, second: AxisOrder) -> AxisOrder:
     """Return the composition of two moves."""
     return tuple(None if axis is None else first[axis] for axis in second)
 
 
-def simple(axes: Axes, shape: Shape) -> Axes:
+def simple(axes: AxisOrder, shape: Shape) -> AxisOrder:
     """Return the move with all axes of size 1 treated as equal."""
     return tuple(None if axis is None or shape[axis] == 1 else axis for axis in axes)
 
 
-def is_still(axes: Axes, shape: Shape) -> bool:
+def is_still(axes: AxisOrder, shape: Shape) -> bool:
     """Whether a move has no effect."""
     return simple(axes, shape) == simple(tuple(range(len(shape))), shape)
 
 
-def steps(axes: Axes, shape: Shape) -> list[Op]:
+def steps(axes: AxisOrder, shape: Shape) -> list[Op]:
     """Return the operators for a move, as in `axis_moves`."""
     wanted = simple(axes, shape)
     rank = len(shape)
@@ -45,7 +45,7 @@ def steps(axes: Axes, shape: Shape) -> list[Op]:
     return best or []
 
 
-def sliced_before(flow: Flow, op: Op, source: str, axes: Axes, name: str) -> Op | None:
+def sliced_before(flow: Flow, op: Op, source: str, axes: AxisOrder, name: str) -> Op | None:
     """Return a Slice of the original value that replaces a Slice of its moved value."""
     before, after = flow.shape(source), flow.shape(op.outputs[0])
     starts, ends = flow.ints(op, "starts", 1), flow.ints(op, "ends", 2)
