@@ -24,7 +24,7 @@ _MOVING = movers(
     casts=True,
     without=("Identity", "Flatten"),
 )
-_ANSWERS = ("first", "passing", "dtype", "shape", "sizes", "array")  # stored until a change
+_ANSWERS = ("origin", "exact origin", "dtype", "shape", "sizes", "array")  # stored until a change
 _MOST_FOLDED = 2**27  # elements of all folded constants
 
 
@@ -51,10 +51,10 @@ class Flow:
         self._constants = dict(constants)
         self._stated = dict(shapes or {})
         self._dtypes = dict(dtypes or {})
-        self._read: dict[str, Array] = {}
+        self._loaded: dict[str, Array] = {}
         self._folded = 0
         self._changes: list[int] = outer._changes if outer is not None else [0]  # number of changes so far
-        self._as_of = -1
+        self._answers_at = -1
         self.index()
 
     def index(self) -> None:
@@ -69,14 +69,14 @@ class Flow:
 
     def _until_changed(self) -> Mapping[str, dict[str, Any]]:
         """Return the answers that are valid until this graph, an enclosing one or a body changes."""
-        if self._as_of != self._changes[0]:
-            self._as_of = self._changes[0]
-            self._lasting: dict[str, dict[str, Any]] = {name: {} for name in _ANSWERS}
+        if self._answers_at != self._changes[0]:
+            self._answers_at = self._changes[0]
+            self._answers: dict[str, dict[str, Any]] = {name: {} for name in _ANSWERS}
             self._folded = 0
-        return self._lasting
+        return self._answers
 
-    _firsts = property(lambda self: self._until_changed()["first"])
-    _passings = property(lambda self: self._until_changed()["passing"])
+    _origins = property(lambda self: self._until_changed()["origin"])
+    _exact_origins = property(lambda self: self._until_changed()["exact origin"])
     _types = property(lambda self: self._until_changed()["dtype"])
     _shapes = property(lambda self: self._until_changed()["shape"])
     _sizes = property(lambda self: self._until_changed()["sizes"])
@@ -118,25 +118,25 @@ class Flow:
 
     def resolve(self, name: str) -> str:
         """Return the original name of a value, before aliases and constant loop inputs."""
-        return self.owner(name)._find_first(name)
+        return self.owner(name)._find_origin(name)
 
-    @memoized("_firsts", if_circular=lambda flow, name: name)
-    def _find_first(self, name: str) -> str:
+    @memoized("_origins", if_circular=lambda flow, name: name)
+    def _find_origin(self, name: str) -> str:
         if name in self.aliases:
             return self.resolve(self.aliases[name])
         op = self.producers.get(name)
         passed = None if op is None else self._alias_target(op) or scaled_by_ones(self, op)
         return name if passed is None else self.resolve(passed)
 
-    def _passing(self, name: str) -> str:
+    def _exact_origin(self, name: str) -> str:
         """Return the original name of a value that others pass on unchanged."""
-        return self.owner(name)._find_passing(name)
+        return self.owner(name)._find_exact_origin(name)
 
-    @memoized("_passings", if_circular=lambda flow, name: name)
-    def _find_passing(self, name: str) -> str:
+    @memoized("_exact_origins", if_circular=lambda flow, name: name)
+    def _find_exact_origin(self, name: str) -> str:
         op = self.producers.get(name)
         passed = self.aliases.get(name) or (None if op is None else self._alias_target(op))
-        return name if passed is None else self._passing(passed)
+        return name if passed is None else self._exact_origin(passed)
 
     def _alias_target(self, op: Op) -> str | None:
         """Return the value that an operator passes on unchanged; None for other operators."""
@@ -190,9 +190,9 @@ class Flow:
         if name in self.aliases:
             return self.constant(self.aliases[name])
         if name in self._constants:
-            if name not in self._read:
-                self._read[name] = self._constants[name]()
-            return self._read[name]
+            if name not in self._loaded:
+                self._loaded[name] = self._constants[name]()
+            return self._loaded[name]
         op = self.producers.get(name)
         if op is None or not operator_of(op.kind).computes or op.bodies:
             return self._from_sizes(name)
@@ -272,7 +272,7 @@ class Flow:
         """Return the number or size that all elements equal; None if they differ or are unknown."""
         casts: list[str] = []
         for _ in range(100):
-            name = self._passing(name)
+            name = self._exact_origin(name)
             array, op = self.constant(name), self.producer(name)
             if array is None and (sizes := self.sizes(name)) is not None:
                 return sizes[0] if len(set(sizes)) == 1 else None
@@ -340,7 +340,7 @@ class Flow:
     def add_constant(self, name: str, array: Array) -> None:
         """Add a constant."""
         self._constants[name] = lambda: array
-        self._read[name] = array
+        self._loaded[name] = array
         self._note_change(name)
 
     @property
@@ -361,10 +361,10 @@ class LazyFlow(Flow):
         dtypes: Mapping[str, str],
     ) -> None:
         super().__init__((), inputs, (), constants, shapes, dtypes)
-        self.producers = _Read(producers)
+        self.producers = _LazyOps(producers)
 
 
-class _Read(dict[str, Op]):
+class _LazyOps(dict[str, Op]):
     """Operators by their outputs, read on first access."""
 
     def __init__(self, readers: Mapping[str, Callable[[], Op]]) -> None:

@@ -17,7 +17,7 @@ def scaled_by_ones(flow: Facts, op: Op) -> str | None:
     """Return the value that an operator multiplies by ones, or divides by them; None for others."""
     # Keras multiplies by its dropout, a tensor of ones outside training. Sums with zeros are excluded,
     # because these can be an initial state, which identifies a cell.
-    for index in operator_of(op.kind).ones_at if len(op.inputs) == 2 else ():
+    for index in operator_of(op.kind).factor_inputs if len(op.inputs) == 2 else ():
         name, other = op.inputs[1 - index], op.inputs[index]
         if flow.fill(other) == 1:
             shape, other_shape = flow.shape(name), flow.shape(other)

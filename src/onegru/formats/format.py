@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from onegru.core.errors import FormatError, needs_extra
 from onegru.formats.graph import Graph
@@ -20,8 +20,15 @@ if TYPE_CHECKING:  # these import the readers of all formats
 _MOST_NAMED = 3  # layers in a message
 
 
+class LayerChain(NamedTuple):
+    """Whether a file is known to only call its GRUs, one after another."""
+
+    is_chain: bool
+    obstacle: str = ""  # the reason as text if it does more
+
+
 class Format:
-    """Kind of file. This base class reads neither layers nor graphs."""
+    """Format of files. This base class reads neither layers nor graphs."""
 
     runtime = ""  # the other runtime that opens such files; "" if there is none
     has_versions = False  # whether `keras_version` applies to it
@@ -30,19 +37,17 @@ class Format:
         """Return the graph of a model, as plain data; with `again`, the file keeps the parsed model."""
         raise FormatError(f"{file}: {file.kind.words}; holds no model")
 
-    def read_layers(
-        self, file: Opened, name: str | None, keras_version: str | None
-    ) -> dict[str, GRU | Stack]:
+    def read_layers(self, file: Opened, name: str | None, keras_version: str | None) -> Layers:
         """Return the GRUs of a checkpoint by name; at least the one called `name`, if that is given."""
         raise FormatError(f"{file}: {file.kind.words}; holds no layers")
 
     def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
-        """Return the tensors or layers outside these GRUs, or outside all GRUs if none are given."""
+        """Return the tensors or layers that none of these GRUs uses, or no GRU at all if none are given."""
         return ()
 
-    def chain(self, file: Opened, keras_version: str | None) -> tuple[bool, str]:
-        """Whether a file only calls its layers one after another; otherwise the reason as text."""
-        return False, ""
+    def layer_chain(self, file: Opened, keras_version: str | None) -> LayerChain:
+        """Return whether a file only calls its GRUs, one after another."""
+        return LayerChain(False)
 
     def files(self, file: Opened) -> list[Path]:
         """Return the files that belong to the model."""
@@ -89,9 +94,7 @@ class KerasFormat(Format):
 
     has_versions = True
 
-    def read_layers(
-        self, file: Opened, name: str | None, keras_version: str | None
-    ) -> dict[str, GRU | Stack]:
+    def read_layers(self, file: Opened, name: str | None, keras_version: str | None) -> Layers:
         """See `Format.read_layers`."""
         from onegru.formats.keras_archive import read_keras
 
@@ -107,8 +110,8 @@ class KerasFormat(Format):
         model = read_keras(file, None, keras_version)
         return (*model.others, *(name for name in model.layers if grus and name not in grus))
 
-    def chain(self, file: Opened, keras_version: str | None) -> tuple[bool, str]:
-        """See `Format.chain`."""
+    def layer_chain(self, file: Opened, keras_version: str | None) -> LayerChain:
+        """See `Format.layer_chain`."""
         from onegru.formats.keras_archive import read_keras
 
         model = read_keras(file, None, keras_version)
@@ -116,15 +119,13 @@ class KerasFormat(Format):
         if model.others:
             first, kind = next(iter(model.others.items()))
             why = f"computes more than its GRUs: {first!r} is a {kind}"
-        return model.is_chain, "" if model.is_chain else why
+        return LayerChain(model.is_chain, "" if model.is_chain else why)
 
 
 class CheckpointFormat(Format):
     """A PyTorch state dict, or a safetensors file from onegru or from a framework."""
 
-    def read_layers(
-        self, file: Opened, name: str | None, keras_version: str | None
-    ) -> dict[str, GRU | Stack]:
+    def read_layers(self, file: Opened, name: str | None, keras_version: str | None) -> Layers:
         """See `Format.read_layers`."""
         from onegru.formats.checkpoints.checkpoint import read_pytorch, read_safetensors
 

@@ -151,14 +151,14 @@ def _kind_of_zip(path: Path) -> Kind:
     return Kind.NPZ if names and all(name.endswith(".npy") for name in names) else Kind.ZIP
 
 
-# The kind of the shards of an index file, by the end of its name.
-_INDEXES = {".safetensors.index.json": Kind.SAFETENSORS, ".bin.index.json": Kind.PYTORCH}
+# Files that list the shards of a checkpoint: the end of their name, and the kind of the shards.
+_SHARD_INDEXES = {".safetensors.index.json": Kind.SAFETENSORS, ".bin.index.json": Kind.PYTORCH}
 
 
 def _kind_of_name(path: Path, detected: Kind) -> Kind:
     """Return the kind by file name if the content is ambiguous; otherwise the detected kind."""
     if detected is Kind.JSON:
-        return next((kind for end, kind in _INDEXES.items() if path.name.endswith(end)), detected)
+        return next((kind for end, kind in _SHARD_INDEXES.items() if path.name.endswith(end)), detected)
     if detected in (Kind.UNKNOWN, Kind.ZIP):
         return _SUFFIXES.get(path.suffix.lower(), Kind.ONNX if detected is Kind.UNKNOWN else detected)
     return detected
@@ -244,7 +244,7 @@ def _folder_message(folder: Path) -> str:
     names = sorted(path.name for path in folder.iterdir())
     if "saved_model.pb" in names:
         return f"a folder, {Kind.SAVED_MODEL.words}; must be a file: {Kind.SAVED_MODEL.remedy}"
-    indexes = [name for name in names if name.endswith(tuple(_INDEXES))]
+    indexes = [name for name in names if name.endswith(tuple(_SHARD_INDEXES))]
     files = [name for name in names if _SUFFIXES.get(Path(name).suffix.lower(), Kind.UNKNOWN).holds]
     onnx = [name for name in names if name.endswith(".onnx")]
     found = [*onnx, *indexes] or files or [name for name in names if name == "pytorch_model.bin"]

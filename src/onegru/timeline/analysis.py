@@ -29,20 +29,21 @@ class TimeAnalysis:
 
     def __init__(self, flow: Flow, states: Mapping[str, str], opset: int) -> None:
         self.flow = flow
-        self.states = states
+        self.states = states  # the inputs that are states, and the outputs that are their next values
         self.opset = opset
         self.axes = EqualAxes()
-        self.known: dict[str, tuple[Axis, ...] | None] = {}
-        self.moves: dict[int, list[Move] | None] = {}  # None: an operator without a rule
+        self.axes_of: dict[str, tuple[Axis, ...] | None] = {}  # of each value; None for an unknown rank
+        self.moves: dict[int, list[Move] | None] = {}  # by the operator's id; None if it has no rule
         self.static_moves: dict[int, list[Move]] = {}  # of inputs that do not depend on the model's inputs
         self.measured: dict[str, tuple[Axis, str]] = {}  # sizes that Shape returns, with their axis and value
-        self.computed: dict[str, frozenset[str]] = {}  # sizes computed from measured ones, by their names
-        self.sized: dict[str, tuple[Size, ...]] = {}  # integers, if known as numbers or such sizes
-        self.numbered: dict[int, tuple[str, int]] = {}  # see `_number`
-        self.lost: dict[int, set[int]] = {}  # factors that a Reshape cuts
+        self.computed: dict[str, frozenset[str]] = {}  # names of other sizes, and the measured ones in them
+        self.sized: dict[str, tuple[Size, ...]] = {}  # the integers in a value, if they are such sizes
+        self.numbered: dict[int, tuple[str, int]] = {}  # see `_numbered_axis`; by the operator's id
+        self.lost: dict[int, set[int]] = {}  # factors that a Reshape divides, by its id
         self.inputs = [name for name in flow.inputs if not flow.holds(name)]
-        self.dynamic = set(self.inputs)
-        self.from_states = {name: frozenset({name}) for name in states}
+        self.dynamic = set(self.inputs)  # values that depend on inputs
+        self.from_states = {name: frozenset({name}) for name in states}  # the states in each value
+        # The next states that depend on each value.
         self.leads_to: dict[str, frozenset[str]] = {name: frozenset({name}) for name in states.values()}
         for op in flow.ops:
             dynamic_inputs = [name for name in op.reads() if name in self.dynamic]
@@ -57,7 +58,7 @@ class TimeAnalysis:
                 self.leads_to[name] = self.leads_to.get(name, _NONE) | ends
         for name in self.inputs:
             shape = flow.shape(name)
-            self.known[name] = None if shape is None else tuple(map(self.axes.new, shape))
+            self.axes_of[name] = None if shape is None else tuple(map(self.axes.new, shape))
         self.ops = [op for op in flow.ops if any(name in self.dynamic for name in op.reads())]
         self.recurrent = [op for op in self.ops if operator_of(op.kind).states]
         for op in self.ops:
@@ -67,7 +68,7 @@ class TimeAnalysis:
 
     def shape(self, name: str) -> Shape | None:
         """Return a value's shape; if only its rank is known, with names for the sizes."""
-        shape, axes = self.flow.shape(name), self.known.get(name)
+        shape, axes = self.flow.shape(name), self.axes_of.get(name)
         if shape is None and axes is not None:
             return tuple(f"{name}#{axis}" for axis in range(len(axes)))
         return shape
@@ -82,42 +83,42 @@ class TimeAnalysis:
         call, operator = self.call(op), operator_of(op.kind)
         moves: list[Move] | None = None
         self._measure(op)
-        if op.bodies or not operator.understands(op):
+        if op.bodies or not operator.supports(op):
             pass
         elif op.kind in ("Reshape", "Flatten"):
-            moves = self._regroup(op, call)
+            moves = self._regroup_axes(op, call)
         else:
             try:
-                every = [move for move in operator.along(call) if move.output < len(op.outputs)]
+                every = [move for move in operator.moves(call) if move.output < len(op.outputs)]
                 moves = [move for move in every if op.inputs[move.input] in self.dynamic]
                 self.static_moves[id(op)] = [
                     move for move in every if op.inputs[move.input] not in self.dynamic
                 ]
-                if any(name in self.dynamic and self.known.get(name) is None for name in op.inputs):
+                if any(name in self.dynamic and self.axes_of.get(name) is None for name in op.inputs):
                     moves = None
-                elif any(move.axis >= len(self.known[op.inputs[move.input]] or ()) for move in moves):
+                elif any(move.axis >= len(self.axes_of[op.inputs[move.input]] or ()) for move in moves):
                     moves = None  # contradictory ranks
             except (UnknownOpError, *BROKEN):
                 moves = None
         self.moves[id(op)] = moves
         for output, name in enumerate(op.outputs):
-            if name and name not in self.known:
-                self.known[name] = self._given(op, output, moves)
-        if operator.filled_by is not None and moves is not None:
-            self._fill(op, self.sized.get(op.inputs[operator.filled_by]), moves)
-        if op.kind == "Range" and (number := self._number(op)) is not None:
+            if name and name not in self.axes_of:
+                self.axes_of[name] = self._output_axes(op, output, moves)
+        if operator.shape_input is not None and moves is not None:
+            self._fill_axes(op, self.sized.get(op.inputs[operator.shape_input]), moves)
+        if op.kind == "Range" and (number := self._numbered_axis(op)) is not None:
             self.numbered[id(op)] = number
-            self._fill(op, number[:1], [])
+            self._fill_axes(op, number[:1], [])
 
     def _measure(self, op: Op) -> None:
-        """Follow integers that are computed from the sizes of axes, even if these sizes are unknown."""
+        """Name the sizes that Shape returns, and follow integers that are computed from such names."""
         if op.bodies or not op.outputs or not op.inputs:
             return
         integers = self.sized.get(op.inputs[0]) if op.kind == "Shape" else None
         if integers is not None and len(self.flow.shape(op.inputs[0]) or ()) == 1:
             found: tuple[Size, ...] | None = (len(integers),)
         elif op.kind == "Shape":
-            axes = self.known.get(op.inputs[0])
+            axes = self.axes_of.get(op.inputs[0])
             if axes is None:
                 return
             names = [f"@{len(self.measured) + index}" for index in range(len(axes))]
@@ -161,8 +162,8 @@ class TimeAnalysis:
             return self.sized.get(name)
         return as_sizes(self.flow.constant(name))
 
-    def _number(self, op: Op) -> tuple[str, int] | None:
-        """Return the measured size of the axis that a Range numbers, and its integer increment."""
+    def _numbered_axis(self, op: Op) -> tuple[str, int] | None:
+        """Return the measured size that a Range counts up to, and its integer increment; None for others."""
 
         def sizes_of(name: str) -> tuple[Size, ...] | None:
             sizes, known = self.sizes_in(name), self.flow.sizes(name)
@@ -180,9 +181,9 @@ class TimeAnalysis:
         is_each = len(sizes) == 1 and len(numbers) == len(parts) - 1 and math.prod(numbers) == step
         return (sizes[0], int(step)) if is_each else None
 
-    def _fill(self, op: Op, sizes: tuple[Size, ...] | None, moves: list[Move]) -> None:
-        """Give the axes of other values to a value that is filled to their lengths."""
-        axes = self.known.get(op.outputs[0])
+    def _fill_axes(self, op: Op, sizes: tuple[Size, ...] | None, moves: list[Move]) -> None:
+        """Set the axes of a value that an operator makes in these sizes: they equal the measured axes."""
+        axes = self.axes_of.get(op.outputs[0])
         if sizes is None or (axes is not None and len(axes) < len(sizes)):
             return
         rank = len(sizes) if axes is None else len(axes)
@@ -201,19 +202,19 @@ class TimeAnalysis:
                 self.axes.join(found[axis], factors)
             else:
                 found[axis] = factors
-        self.known[op.outputs[0]] = tuple(found)
+        self.axes_of[op.outputs[0]] = tuple(found)
 
-    def _given(self, op: Op, output: int, moves: list[Move] | None) -> tuple[Axis, ...] | None:
+    def _output_axes(self, op: Op, output: int, moves: list[Move] | None) -> tuple[Axis, ...] | None:
         shape = self.flow.shape(op.outputs[output])
         if moves is None:  # the operator may keep the axes
             source = next((name for name in op.inputs if name in self.dynamic), "")
-            axes = self.known.get(source)
+            axes = self.axes_of.get(source)
             if axes is None or (shape is not None and len(shape) != len(axes)):
                 return None if shape is None else tuple(map(self.axes.new, shape))
             return axes
         found: dict[int, Axis] = {}
         for move in moves:
-            axes = self.known[op.inputs[move.input]]
+            axes = self.axes_of[op.inputs[move.input]]
             if move.to is None or move.output != output or axes is None:
                 continue
             if move.to in found:
@@ -249,8 +250,8 @@ class TimeAnalysis:
             for axis, size in enumerate(sizes)
         )
 
-    def _regroup(self, op: Op, call: Call) -> list[Move] | None:
-        axes, before = self.known.get(op.inputs[0]), call.shapes[0]
+    def _regroup_axes(self, op: Op, call: Call) -> list[Move] | None:
+        axes, before = self.axes_of.get(op.inputs[0]), call.shapes[0]
         after = self.flow.shape(op.outputs[0])
         if axes is None or before is None:
             return None
@@ -258,7 +259,7 @@ class TimeAnalysis:
             cut = call.get("axis", 1)
             cut += len(axes) * (cut < 0)
             parts = [axes[:cut], axes[cut:]]
-            self.known[op.outputs[0]] = tuple(
+            self.axes_of[op.outputs[0]] = tuple(
                 tuple(item for axis in part for item in axis) or self.axes.new(1) for part in parts
             )
             return []
@@ -266,7 +267,7 @@ class TimeAnalysis:
             return None
         found, lost = self.axes.regroup(axes, before, after)
         self.lost[id(op)] = lost
-        self.known[op.outputs[0]] = tuple(
+        self.axes_of[op.outputs[0]] = tuple(
             self.axes.new(size) if axis is None else axis for axis, size in zip(found, after, strict=True)
         )
         return []
@@ -292,7 +293,7 @@ class TimeAnalysis:
                 needed.update(op.reads() if index < 0 else (*op.inputs[:index], *op.inputs[index + 1 :]))
         return needed - {""}
 
-    def all_steps(self, op: Op) -> tuple[int, int] | None:
+    def whole_gather(self, op: Op) -> tuple[int, int] | None:
         """Return the axis that a Gather reads completely, and the axis of its indices; None for others."""
         for move in (self.moves[id(op)] or ()) if op.kind == "Gather" else ():
             if move.input == 0 and move.axis == self.call(op).axis(0) and move.to is not None:
@@ -305,7 +306,7 @@ class TimeAnalysis:
 
     def factors(self, name: str, axis: int) -> Axis:
         """Return the factors of an axis."""
-        axes = self.known.get(name)
+        axes = self.axes_of.get(name)
         return () if axes is None or axis >= len(axes) else self.axes.flat(axes[axis])
 
     def start_of(self, op: Op, name: str) -> Array | None:
@@ -314,7 +315,7 @@ class TimeAnalysis:
         rows = 0 if recurrence is not None and recurrence.is_batch_first(op) else 1
         return np.zeros((1, 1, 1)) if self.flow.fill(name) == 0 else constant_start(self.flow, name, rows)
 
-    def outside(self, name: str, streamed: Collection[str]) -> str | None:
+    def unstreamed_input(self, name: str, streamed: Collection[str]) -> str | None:
         """Return the input of the model, except these, that contains a value; None for others."""
         *_, source = moved_from(self.flow, name, PARTS)
         return source if source in self.inputs and source not in streamed else None

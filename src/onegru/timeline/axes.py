@@ -16,13 +16,13 @@ _MOST_FACTORS = 64  # of one axis; in a malicious file, the number could double 
 
 
 class EqualAxes:
-    """Factors of axes, grouped into equal ones."""
+    """Factors of axes, grouped into equal ones by a union-find forest."""
 
     def __init__(self) -> None:
-        self._parents: list[int] = []
-        self._sizes: list[Size] = []
-        self._named: dict[str, int] = {}
-        self._parts: dict[int, Axis] = {}
+        self._parents: list[int] = []  # an equal factor, by factor; itself for the root of a group
+        self._sizes: list[Size] = []  # by factor
+        self._named: dict[str, int] = {}  # factors by the names of their sizes
+        self._parts: dict[int, Axis] = {}  # factors that are products of others
         self._changed: set[int] = set()
 
     def new(self, size: Size) -> Axis:
@@ -36,7 +36,7 @@ class EqualAxes:
         return (self._parents[-1],)
 
     def find(self, factor: int) -> int:
-        """Return the first of the factors that equal this one."""
+        """Return the root of the factors that equal this one."""
         while self._parents[factor] != factor:
             self._parents[factor] = self._parents[self._parents[factor]]
             factor = self._parents[factor]
@@ -100,7 +100,7 @@ class EqualAxes:
     def regroup(
         self, axes: Sequence[Axis], sizes: Sequence[Size], wanted: Sequence[Size]
     ) -> tuple[list[Axis | None], set[int]]:
-        """Return the axes of a tensor after a Reshape to these sizes."""
+        """Return the axes of a tensor after a Reshape to these sizes, and the factors that it divides."""
         factors: list[tuple[int, Size]] = []
         for axis, size in zip(axes, sizes, strict=True):
             flat = self.flat(axis)
@@ -179,8 +179,8 @@ class EqualAxes:
             known = self._parts[factor] = (*self.new(first), *self.new(second))
         return (known[1], known[0]) if backwards else (known[0], known[1])
 
-    def of_time(self, time: Collection[int]) -> tuple[set[int], set[int]]:
-        """Return the other names of time: its parts, and the factors before a change of size."""
+    def time_factors(self, time: Collection[int]) -> tuple[set[int], set[int]]:
+        """Return all factors with a part of time, and those that are only time."""
         parts = {
             self.find(factor): {self.find(item) for item in self.flat(axis) if self._sizes[item] != 1}
             for factor, axis in self._parts.items()

@@ -36,14 +36,14 @@ class AsItIs:
     def refusal(self) -> str:
         """Return the reason why chunks never give the results of one run; "" if they may."""
         never = [loss for loss in self.losses or () if loss.hazard in ("reverses", "mixes")]
-        return _words(never) if never else ""
+        return _listed(never) if never else ""
 
     @property
     def warning(self) -> str:
         """Return the reason why chunks may change the results; "" if they do not."""
         if self.losses is None:
             return "onegru cannot follow its operators, so chunks may change the results"
-        return f"chunks may change the results, as {_words(self.losses)}" if self.losses else ""
+        return f"chunks may change the results, as {_listed(self.losses)}" if self.losses else ""
 
     @property
     def is_sound(self) -> bool:
@@ -103,9 +103,9 @@ def _named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
     known = {name for pair in graph.states for name in pair}
     inputs = [info for info in graph.inputs if info.name not in known]
     outputs = [info for info in graph.outputs if info.name not in known]
-    return pair_by_name(inputs, outputs, timeline.flow, (timeline.inputs, timeline.outputs))
+    return pair_by_name(inputs, outputs, timeline)
 
 
-def _words(losses: Sequence[Finding]) -> str:
+def _listed(losses: Sequence[Finding]) -> str:
     words = "; ".join(map(str, losses[:_MOST_NAMED]))
     return f"{words}; and {len(losses) - _MOST_NAMED} more" if len(losses) > _MOST_NAMED else words

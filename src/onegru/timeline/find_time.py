@@ -33,7 +33,7 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "
     ways: list[tuple[set[int], Size]] = []
     forward = [op for op in analysis.recurrent if op.attributes.get("direction", "forward") in _FORWARD]
     for op in forward or analysis.recurrent:
-        axes, shape = analysis.known.get(op.inputs[0]), analysis.shape(op.inputs[0])
+        axes, shape = analysis.axes_of.get(op.inputs[0]), analysis.shape(op.inputs[0])
         if axes is not None and shape is not None and len(axes) == 3:
             axis = time_axis(op)
             main = analysis.axes.main(axes[axis])
@@ -43,7 +43,7 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "
         factor
         for name in analysis.inputs
         if name not in analysis.states
-        for axis in analysis.known.get(name) or ()
+        for axis in analysis.axes_of.get(name) or ()
         for factor in analysis.axes.main(axis)
     }
     ways = [way for way in ways if way[0] <= of_inputs]
@@ -65,7 +65,7 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "
 def _as_asked(analysis: TimeAnalysis, asked: Mapping[str, int]) -> set[int]:
     found: set[int] = set()
     for name, axis in asked.items():
-        axes = analysis.known.get(name)
+        axes = analysis.axes_of.get(name)
         if axes is None:
             raise SpecError.of("time", f"the rank of input {name!r} is not known; must be known")
         if not -len(axes) <= axis < len(axes):

@@ -12,11 +12,10 @@ from onegru.dataflow.table import Hazard
 class Finding:
     """Operator along the time axis with other results in chunks."""
 
-    # "reverses" time; "remembers" steps that no state carries; "mixes" all steps of a run; "unknown"
-    hazard: Hazard
+    hazard: Hazard  # the kind of effect
     operator: str  # its kind
     name: str  # its name
-    message: str  # the operator's effect; follows its name
+    message: str  # its effect as text; follows its name
 
     @property
     def subject(self) -> tuple[str, str]:

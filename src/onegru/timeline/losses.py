@@ -32,7 +32,7 @@ class LossFinder:
         self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}
         roots: list[tuple[Axis, Size]] = []
         for op in analysis.recurrent:
-            axes, shape = analysis.known.get(op.inputs[0]), analysis.shape(op.inputs[0])
+            axes, shape = analysis.axes_of.get(op.inputs[0]), analysis.shape(op.inputs[0])
             axis = time_axis(op)
             if id(op) in self.carried and axes is not None and shape is not None and len(axes) == 3:
                 roots.append((axes[axis], shape[axis]))
@@ -121,7 +121,7 @@ class LossFinder:
 
     def timed(self, name: str) -> list[int]:
         """Return the time axes of a value."""
-        axes = self.analysis.known.get(name) or ()
+        axes = self.analysis.axes_of.get(name) or ()
         return [index for index, axis in enumerate(axes) if self.analysis.axes.goes_along(axis, self.time)]
 
     def _of_states(self) -> Iterator[Finding]:
@@ -143,7 +143,7 @@ class LossFinder:
 
     def _where_time_begins(self, op: Op) -> Op | None:
         """Return the operator that creates a recurrence's time axis; None if it is an input's."""
-        known, axes, producers = self.analysis.known, self.analysis.axes, self.flow.producers
+        known, axes, producers = self.analysis.axes_of, self.analysis.axes, self.flow.producers
         sequence, begins = known.get(op.inputs[0]), op
         time = axes.main(sequence[time_axis(op)]) if sequence is not None and len(sequence) == 3 else set()
 
@@ -182,7 +182,7 @@ class LossFinder:
         if kind == "Concat" and (along := self._along_time(op)) is not None:
             yield from self._judge_concat(op, along)
             return
-        if id(op) in self.analysis.lost or kind == "Flatten" or self.analysis.all_steps(op) is not None:
+        if id(op) in self.analysis.lost or kind == "Flatten" or self.analysis.whole_gather(op) is not None:
             return
         if operator_of(kind).states:
             yield from self._judge_recurrence(op, moves)
@@ -235,14 +235,14 @@ class LossFinder:
         copied = map(self.analysis.sizes_in, moved_from(self.flow, name, COPIES))
         sizes = next((item for item in copied if item is not None), (0,))
         axes, measured = self.analysis.axes, self.analysis.measured
-        steps = axes.main((self.analysis.known.get(op.inputs[0]) or ((),) * 3)[time_axis(op)])
+        steps = axes.main((self.analysis.axes_of.get(op.inputs[0]) or ((),) * 3)[time_axis(op)])
         return any(size not in measured or axes.main(measured[str(size)][0]) != steps for size in sizes)
 
     # Steps before a run's own
 
     def _along_time(self, op: Op) -> int | None:
         """Return the axis along which a Concat joins steps; None if it joins other axes."""
-        axes = self.analysis.known.get(op.outputs[0])
+        axes = self.analysis.axes_of.get(op.outputs[0])
         if axes is None:
             return None
         axis = op.attributes.get("axis", 0) % len(axes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from onegru.core.shapes import fits
 from onegru.dataflow.flow import Flow
@@ -12,13 +12,15 @@ from onegru.dataflow.table import operator_of
 from onegru.dataflow.walk import reachable
 from onegru.formats.graph import Dimension, TensorInfo
 from onegru.timeline.analysis import MOVES
+from onegru.timeline.read import Timeline
 
-# Words that precede or follow the word that a state's input and output share.
+# Words that differ between the names of a state's input and output, as in `state_in` and `state_out`.
 _IN, _OUT = {"in", "input", "i"}, {"out", "output", "o"}
+# Words for the state before and after a step, as in `h_prev` and `h_next`; PyTorch's `h_0` and `h_n`.
 _BEFORE = {"prev", "previous", "past", "old", "last", "init", "initial", "0"}
 _AFTER = {"new", "next", "n", "final", "updated", "cur", "current", "present"}
 
-# Words for states. x_in and x_out without such a word may be a signal.
+# Words for states.
 _MEMORY = re.compile(
     r"(h|c|hx|cx|hn|cn|hc|hidden|cell|states?|caches?|mem|memory|memories|buf|buffer|buffers|hist|history|ctx"
     r"|context|kv|gru|lstm|rnn|tail|overlap|past)\d*"
@@ -26,10 +28,7 @@ _MEMORY = re.compile(
 
 
 def pair_by_name(
-    inputs: Iterable[TensorInfo],
-    outputs: Iterable[TensorInfo],
-    flow: Flow,
-    values: tuple[Mapping[str, str], Mapping[str, str]],
+    inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo], timeline: Timeline
 ) -> dict[str, str]:
     """Return the state outputs with their inputs, recognized by name."""
     # An input and an output pair must have one type, and equal sizes where the output's are known; the first
@@ -38,7 +37,7 @@ def pair_by_name(
     # states of GRU nodes are excluded, because these were checked before. If all inputs or all outputs would
     # be states, a stream would have no signal; then only names of memories (h, state, cache) count: a
     # forecaster's x and x_next are its signal.
-    takers, givers = list(inputs), list(outputs)
+    takers, givers, flow = list(inputs), list(outputs), timeline.flow
     known = {size for info in takers for size in info.shape or ()}
     candidates = [
         (giver.name, taker.name)
@@ -49,7 +48,7 @@ def pair_by_name(
         and taker.dtype == giver.dtype
         and None not in taker.shape
         and _may_take(taker.shape, giver.shape, known)
-        and fits(flow.shape(values[1][giver.name]) or taker.shape, taker.shape)
+        and fits(flow.shape(timeline.outputs[giver.name]) or taker.shape, taker.shape)
         and is_next_name(taker.name, giver.name)
     ]
     counts = Counter(name for pair in candidates for name in set(pair))
@@ -57,12 +56,12 @@ def pair_by_name(
         output: taker
         for output, taker in candidates
         if counts[output] == counts[taker] == 1
-        and values[0][taker] in values_before(flow, values[1][output])
-        and not _is_last_state(flow, values[1][output])
+        and timeline.inputs[taker] in values_before(flow, timeline.outputs[output])
+        and not _is_last_state(flow, timeline.outputs[output])
     }
     if len(found) < min(len(takers), len(givers)):
         return found
-    return {output: taker for output, taker in found.items() if _is_of_memory(_words(taker))}
+    return {output: taker for output, taker in found.items() if _is_of_memory(_words_in(taker))}
 
 
 def _may_take(
@@ -82,15 +81,14 @@ def _may_take(
 def is_next_name(taker: str, output: str) -> bool:
     """Whether an output's name marks it as the next value of an input."""
     return any(
-        bool(base) and base == other and (strong or _is_of_memory(base))
-        for base, strong_in in _bases(taker, _IN, _BEFORE)
-        for other, strong_out in _bases(output, _OUT, _AFTER)
-        for strong in (strong_in or strong_out,)
+        bool(base) and base == other and (is_clear or other_is_clear or _is_of_memory(base))
+        for base, is_clear in _bases(taker, _IN, _BEFORE)
+        for other, other_is_clear in _bases(output, _OUT, _AFTER)
         if taker != output
     )
 
 
-def _words(name: str) -> list[str]:
+def _words_in(name: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
 
 
@@ -98,15 +96,16 @@ def _is_of_memory(words: Iterable[str]) -> bool:
     return any(_MEMORY.fullmatch(word) for word in words)
 
 
-def _bases(name: str, plain: set[str], strong: set[str]) -> list[tuple[tuple[str, ...], bool]]:
-    """Return a name's words, also without a word for its side, and whether that word is unambiguous."""
-    words = _words(name)
+def _bases(name: str, port: set[str], time: set[str]) -> list[tuple[tuple[str, ...], bool]]:
+    """Return a name's words, also without a word for a port or a time, and whether this marks a state."""
+    # Words for a port, "0" and "n" do not: x_in, x_0 and x_n may be a signal.
+    words = _words_in(name)
     found = [(tuple(words), False)]
     for index, word in enumerate(words):
         rest = (*words[:index], *words[index + 1 :])
-        if word in plain | strong:
-            found.append((rest, word in strong and not word.isdigit() and len(word) > 1))
-        for ending in sorted(plain | strong):
+        if word in port | time:
+            found.append((rest, word in time and not word.isdigit() and len(word) > 1))
+        for ending in sorted(port | time):
             stem = word.removesuffix(ending)
             if stem and stem != word and _MEMORY.fullmatch(stem):  # h0, hn, statein
                 found.append(((*words[:index], stem, *words[index + 1 :]), False))

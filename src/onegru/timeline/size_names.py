@@ -21,7 +21,8 @@ class SizeNames:
         self.flow = analysis.flow
         sizes = (size for name in self.flow.inputs for size in self.flow.shape(name) or ())
         self.sizes = {size[4:] for size in sizes if isinstance(size, str) and size.startswith("dim:")}
-        self.same: dict[str, str] = {}  # names of sizes that states need to be equal, and the common name
+        # Names of sizes that states need to be equal, and a name for both.
+        self.common_names: dict[str, str] = {}
 
     def is_named(self, name: str, axis: int) -> bool:
         """Whether an input has the size of this axis, by a name."""
@@ -48,25 +49,25 @@ class SizeNames:
     def unify(self, value: str, own_axis: int) -> None:
         """Record that inputs that are broadcast to a value need one size along an axis, and so one name."""
         own, axes = self.size(value, own_axis), self.analysis.axes
-        factors = axes.main((self.analysis.known.get(value) or ())[own_axis])
+        factors = axes.main((self.analysis.axes_of.get(value) or ())[own_axis])
         for name in values_before(self.flow, value).intersection(self.analysis.inputs):
             for index, size in enumerate(self.flow.shape(name) or ()):
-                is_same = axes.main((self.analysis.known.get(name) or ())[index]) == factors
+                is_same = axes.main((self.analysis.axes_of.get(name) or ())[index]) == factors
                 if is_same and isinstance(own, str) and isinstance(size, str):
                     first, second = (self.shared(item.removeprefix("dim:")) for item in (own, size))
-                    self.same |= {second: first} if first != second else {}
+                    self.common_names |= {second: first} if first != second else {}
 
     def shared(self, name: str) -> str:
         """Return the common name of equal sizes of states."""
-        while name in self.same:
-            name = self.same[name]
+        while name in self.common_names:
+            name = self.common_names[name]
         return name
 
     def _factors(self, value: str, axis: int) -> Axis:
         """Return the factors of an axis, divided only where the sizes of the parts are known."""
         axes = self.analysis.axes
         found: list[int] = []
-        for factor in chain.from_iterable((self.analysis.known.get(value) or ())[axis : axis + 1]):
+        for factor in chain.from_iterable((self.analysis.axes_of.get(value) or ())[axis : axis + 1]):
             parts = axes.flat((factor,))
             is_number = isinstance(axes.sizes_of(factor)[0], int)
             is_divided = not is_number or all(self._is_known(self._size_of(part)) for part in parts)
@@ -107,14 +108,14 @@ class SizeNames:
 
     def first_shape(self, op: Op, value: str, axis: int, steps: int) -> tuple[int | str, ...]:
         """Return the shape of this number of steps of an operator's input."""
-        rank = len(self.analysis.known[value] or ())
+        rank = len(self.analysis.axes_of[value] or ())
         found: list[int | str] = []
         for index in range(rank):
             size = steps if index == axis else self.size(value, index)
             if index != axis:
                 self.unify(value, index)
             if isinstance(size, tuple):
-                raise unknown(op, "its earlier steps have a size that is a product of open ones")
+                raise refusal(op, "its earlier steps have a size that is a product of open ones")
             found.append(self.named(op, size))
         return tuple(found)
 
@@ -124,7 +125,7 @@ class SizeNames:
             return size
         name = size.removeprefix("dim:")
         if name not in self.sizes:
-            raise unknown(op, "its state has a size that no input has" + f" ({name})" * bool(name))
+            raise refusal(op, "its state has a size that no input has" + f" ({name})" * bool(name))
         return name
 
 
@@ -137,7 +138,7 @@ def dtype_of(flow: Flow, op: Op, value: str) -> str:
     """Return the element type of an operator's input or output."""
     dtype = flow.dtype(value)
     if dtype is None:
-        raise unknown(op, f"the element type of {value!r} is not known")
+        raise refusal(op, f"the element type of {value!r} is not known")
     return dtype
 
 
@@ -146,6 +147,6 @@ def plain(label: str) -> str:
     return label.strip("/").replace("/", "_")
 
 
-def unknown(op: Op, why: str) -> SpecError:
+def refusal(op: Op, why: str) -> SpecError:
     """Return the error for an operator whose changes cannot be made."""
     return SpecError(f"{op.kind} node {label_of(op)!r}: cannot run in chunks, as {why}")

@@ -65,7 +65,7 @@ def _keeps_indices(flow: Flow, op: Op, counting: set[str]) -> bool:
     if any(name in counting and flow.sizes(name) is None for name in op.inputs):
         return False
     if (
-        operator.filled_by is None
+        operator.shape_input is None
         and op.kind not in ("Reshape", "Tile")
         and not counting.isdisjoint(op.inputs)
     ):
@@ -78,10 +78,10 @@ def _keeps_indices(flow: Flow, op: Op, counting: set[str]) -> bool:
     wanted = {(index, axis) for index in data for axis in _open_axes(call.shape(index))}
     kept = {
         (move.input, move.axis)
-        for move in (operator.along(call) if wanted else ())
+        for move in (operator.moves(call) if wanted else ())
         if not move.hazard and move.to is not None and not (move.pad_begin or move.pad_end or move.reach)
     }
-    return operator.understands(op) and wanted <= kept
+    return operator.supports(op) and wanted <= kept
 
 
 def _open_axes(shape: Shape) -> list[int]:

@@ -88,7 +88,7 @@ def _reads(flow: Flow, name: str, axis: int, found: set[int]) -> bool:
             if (positions := _positions(call, axis)) is not None:
                 found.update(positions)
                 continue
-            to = {(move.to, move.output) for move in operator_of(op.kind).along(call) if move.axis == axis}
+            to = {(move.to, move.output) for move in operator_of(op.kind).moves(call) if move.axis == axis}
             if op.kind not in MOVES or len(to) != 1 or None in next(iter(to)):
                 return False
             waiting.append((op.outputs[0], int(next(iter(to))[0] or 0)))

@@ -158,7 +158,7 @@ def call_of(given: Case) -> Call:
 def moves_of(given: Case) -> list[Move]:
     call = call_of(given)
     try:
-        moves = list(call.operator.along(call))
+        moves = list(call.operator.moves(call))
     except UnknownOpError:
         assert given[0] in ("Flatten", "Reshape"), "no row says what happens along time"
         return []
@@ -231,7 +231,7 @@ def test_an_input_that_is_left_out_has_no_axes(given: Case) -> None:
     shapes = [shape if name else None for name, shape in zip(call.op.inputs, call.shapes, strict=True)]
     assert None in shapes
     unshaped = Call(call.op, call.facts, shapes, call.opset)
-    assert list(call.operator.along(unshaped)) == moves_of(given)
+    assert list(call.operator.moves(unshaped)) == moves_of(given)
 
 
 @named([item for item in EVERY if item[0] not in ("GRU", "LSTM", "RNN")])
@@ -336,10 +336,10 @@ def test_zeros_stay(kind: str) -> None:
     assert not found.any()
 
 
-@named([item for item in CASES if operator_of(item[0]).ones_at])
+@named([item for item in CASES if operator_of(item[0]).factor_inputs])
 def test_ones_leave_the_other_as_it_is(given: Case) -> None:
     other = np.asarray(given[1][0])
-    for index in operator_of(given[0]).ones_at:
+    for index in operator_of(given[0]).factor_inputs:
         inputs = [np.ones_like(other)] * 2
         inputs[1 - index] = other
         np.testing.assert_array_equal(evaluate(given[0], {}, inputs)[0], other)
@@ -385,6 +385,6 @@ def test_what_is_not_known_is_refused() -> None:
     op = Op("org.example::Unheard", ("x",), ("y",))
     flow = Flow([op], ["x"], ["y"], {}, {"x": (2, 3)})
     assert flow.shape("y") is None and flow.dtype("y") is None and flow.constant("y") is None
-    assert not operator_of("Relu").understands(Op("Relu", ("x",), ("y",), {"slope": 1}))
+    assert not operator_of("Relu").supports(Op("Relu", ("x",), ("y",), {"slope": 1}))
     with pytest.raises(UnknownOpError):
-        list(operator_of(op.kind).along(Call(op, flow)))
+        list(operator_of(op.kind).moves(Call(op, flow)))

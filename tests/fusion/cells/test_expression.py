@@ -9,7 +9,7 @@ import pytest
 
 from onegru.dataflow.operator import LoopIndex
 from onegru.dataflow.table import UnknownOpError
-from onegru.dataflow.table.cutting import backwards, reversed_axis
+from onegru.dataflow.table.cutting import reversed_axis, reversed_role
 from onegru.dataflow.view import COLUMNS, ROWS, View
 from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.expression import Expressions
@@ -213,11 +213,11 @@ def test_reversals() -> None:
 
 
 def test_indices_backwards() -> None:
-    assert backwards(0, 5) == 4 and backwards(3, 5) == 1
-    assert backwards(LoopIndex(1, 0), "T") == LoopIndex(-1, -1, "T")
-    assert backwards(LoopIndex(-1, -1, "T"), "T") == LoopIndex(1, 0)
+    assert reversed_role(0, 5) == 4 and reversed_role(3, 5) == 1
+    assert reversed_role(LoopIndex(1, 0), "T") == LoopIndex(-1, -1, "T")
+    assert reversed_role(LoopIndex(-1, -1, "T"), "T") == LoopIndex(1, 0)
     with pytest.raises(UnknownOpError):
-        backwards(ROWS, 5)
+        reversed_role(ROWS, 5)
 
 
 def test_sizes_that_do_not_broadcast_are_unknown() -> None:

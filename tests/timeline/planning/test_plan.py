@@ -397,7 +397,7 @@ def test_rows_that_nobody_plans_are_refused_in_their_words(
     """One that pads or reaches without being a Pad, a Slice or a window."""
 
     class Shifted(Pointwise):
-        def along(self, call: Call) -> Iterator[Move]:
+        def moves(self, call: Call) -> Iterator[Move]:
             yield from (Move(0, axis, axis) for axis in range(2))
             yield Move(0, 2, 2, 0, "", "shifts time", *moved)
 

@@ -19,10 +19,14 @@ from onegru.dataflow.operator import EVERY_OPSET, Facts, Op, Shape, Size
 from onegru.dataflow.view import View
 
 Sizes = tuple[Size, ...]
+#: Why an operator gives other results in chunks. It "reverses" time, "remembers" earlier steps, which a state
+#: could carry, or "mixes" all steps of a run. Its effect may also be "unknown"; "" for no reason.
 Hazard = Literal["", "reverses", "remembers", "mixes", "unknown"]
 
 #: "To the end" in bounds.
 ENDLESS = 2**31 - 1
+#: The message for an axis that is summed.
+SUMS = "sums over all steps of a run"
 _MAX_ELEMENTS = 2**25
 
 
@@ -53,11 +57,11 @@ class Move:
     axis: int  # its axis
     to: int | None  # the axis of the output; None if it is dropped
     output: int = 0  # the output's index
-    hazard: Hazard = ""  # the reason against streaming if the axis is time; "" for none
+    hazard: Hazard = ""  # the reason against streaming if the axis is time
     message: str = ""  # the reason as text, which follows the node's name
-    pad_begin: int = 0  # steps that are added at either end; negative for steps that are cut off
-    pad_end: int = 0
-    reach: int = 0  # the number of earlier steps that each step of the output needs
+    pad_begin: int = 0  # padding at either end, in steps; negative for steps that are cut off
+    pad_end: int = 0  # a convolution with trailing padding has look-ahead
+    reach: int = 0  # the receptive field minus 1: further steps that each step of the output needs
 
 
 class Parameter(NamedTuple):
@@ -68,15 +72,15 @@ class Parameter(NamedTuple):
 
 
 class Vectorization(NamedTuple):
-    """Vectorization of an operator, with a leading axis for the values."""
+    """Changes of an operator in a loop so that it computes all iterations at once, along a new first axis."""
 
     changed: Mapping[str, Any] = {}  # its changed parameters and attributes
-    repeat: bool = False  # whether inputs that are equal for all values also get the axis
-    widen: bool = False  # whether inputs of lower rank get axes of size 1 after the leading one
+    repeat: bool = False  # whether inputs that are the same in all iterations also get the axis
+    widen: bool = False  # whether inputs of lower rank get axes of size 1 after the new one
 
 
 class Call:
-    """Operator in its graph, with the known facts about its inputs."""
+    """Call of an operator in a graph, with the known facts about its inputs."""
 
     __slots__ = ("facts", "op", "operator", "opset", "shapes")
 
@@ -142,7 +146,7 @@ class Call:
         return name in self.op.attributes or self.is_given(self.operator.parameters[name].input)
 
     def known(self, name: str) -> list[int] | None:
-        """Return a parameter; None if it is not given."""
+        """Return a parameter, which must be known; None if it is not given."""
         found = self.ints(name)
         if found is None and self.has(name):
             raise UnknownOpError
@@ -150,7 +154,7 @@ class Call:
 
 
 class Arrays(Call):
-    """Operator with the arrays of its inputs, None for an omitted input."""
+    """Call of an operator on arrays, None for an omitted input."""
 
     __slots__ = ("inputs",)
 
@@ -184,16 +188,16 @@ class Arrays(Call):
         return [self.array(index) for index in range(len(self.inputs))]
 
 
-def bound(shape: Iterable[int]) -> None:
+def check_size(shape: Iterable[int]) -> None:
     """Raise LargeResultError if a result is too large to compute."""
     if math.prod(shape) > _MAX_ELEMENTS:
         raise LargeResultError
 
 
 class Operator:
-    """Kind of operator. This base class knows no properties."""
+    """Row of the table: the properties of a kind of operator. This base class knows none."""
 
-    understood: frozenset[str] = frozenset()  # the attributes that `along` supports
+    supported: frozenset[str] = frozenset()  # the attributes that `moves` supports
     max_inputs: int = ENDLESS  # the number of inputs that it supports
     parameters: Mapping[str, Parameter] = {}  # attributes in some opsets that are inputs in others
     size_inputs: tuple[int, ...] = ()  # inputs that only determine sizes or indices
@@ -203,12 +207,12 @@ class Operator:
     pointwise: ClassVar[bool] = False  # whether it is an elementwise operator with broadcasting
     computes: bool = False  # whether it has a `value`
     keeps_zeros: bool = False  # whether zeros as inputs result in zeros
-    ones_at: tuple[int, ...] = ()  # the inputs at which ones leave the other unchanged
+    factor_inputs: tuple[int, ...] = ()  # factors and divisors: ones there leave the other input unchanged
     dtype: str | int | None = None  # see `dtype_of`
     resizes: ClassVar[bool] = False  # whether it may change the size of an axis that it keeps
     window: Literal["", "conv", "pool"] = ""  # whether it is a convolution or a pooling
-    accumulates: float | None = None  # initial value of a sum or product along an axis
-    filled_by: int | None = None  # the input with the number of repetitions
+    start_value: float | None = None  # the value before the first step of a cumulative sum or product
+    shape_input: int | None = None  # the input with the sizes to which it repeats elements
     # For a recurrence: the input of each initial state, and the output of the last state.
     states: tuple[tuple[int, int], ...] = ()
 
@@ -216,10 +220,10 @@ class Operator:
     has_view: ClassVar[bool] = False
     has_sizes: bool = False
 
-    def __init__(self, kind: str, words: str = "", **facts: Any) -> None:
-        """Create a row; `words` are the names of further attributes that it supports."""
+    def __init__(self, kind: str, attributes: str = "", **facts: Any) -> None:
+        """Create a row; `attributes` are the names of the attributes that it supports, except parameters."""
         self.kind = kind  # ONNX's name; others begin with their domain, as "com.microsoft::Gelu"
-        self.understood = frozenset((*words.split(), *self.parameters))
+        self.supported = frozenset((*attributes.split(), *self.parameters))
         for name, fact in facts.items():
             assert hasattr(self, name), name
             setattr(self, name, fact)
@@ -229,9 +233,9 @@ class Operator:
         cls.has_view = cls.source is not Operator.source
         cls.has_sizes = cls.sizes is not Operator.sizes
 
-    def understands(self, op: Op) -> bool:
+    def supports(self, op: Op) -> bool:
         """Whether all attributes and inputs of an operator are supported."""
-        return self.understood.issuperset(op.attributes) and len(op.inputs) <= self.max_inputs
+        return self.supported.issuperset(op.attributes) and len(op.inputs) <= self.max_inputs
 
     def shape(self, call: Call, output: int) -> Shape | None:
         """Return the shape of an output; None if unknown."""
@@ -253,8 +257,8 @@ class Operator:
         """Return its outputs."""
         raise UnknownOpError
 
-    def along(self, call: Call) -> Iterable[Move]:
-        """Yield the output axis of each input axis, and the hazard if it is time; other axes are new."""
+    def moves(self, call: Call) -> Iterable[Move]:
+        """Yield where each input axis goes, and the hazard if it is time; other output axes are new."""
         raise UnknownOpError
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
@@ -262,15 +266,15 @@ class Operator:
         raise UnknownOpError
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
-        """Return its vectorization for the inputs that vary."""
+        """Return its vectorization if these inputs vary between iterations."""
         raise UnknownOpError
 
-    def drops_ones(self, op: Op) -> bool:
+    def drops_unit_axes(self, op: Op) -> bool:
         """Whether it drops every axis of size 1."""
         return False
 
     def pads_with_zeros(self, call: Call) -> bool:
-        """Whether it pads with zeros that do not differ from other zeros."""
+        """Whether it pads with plain zeros, in contrast to a number that stands for zero."""
         return False
 
 
@@ -318,10 +322,10 @@ def movers(elements: Elements, *, casts: bool = False, without: tuple[str, ...] 
     )
 
 
-def along(
+def input_moves(
     call: Call, axes: Iterable[int], hazard: Hazard = "mixes", message: str = "", keeps: bool = True
 ) -> Iterable[Move]:
-    """Yield moves that apply a hazard to these axes of the first input and keep the others."""
+    """Yield the moves of the first input: these axes with a hazard, and the others unchanged."""
     rank = call.rank()
     done, to = {axis % rank for axis in axes}, 0
     for axis in range(rank):

@@ -22,18 +22,18 @@ from onegru.dataflow.table.base import (
     Sizes,
     UnknownOpError,
     Vectorization,
-    along,
-    bound,
+    check_size,
+    input_moves,
     operator_of,
     register,
 )
-from onegru.dataflow.table.lookups import BY_INDEX, counted, looked_up
+from onegru.dataflow.table.lookups import BY_INDEX, lookup_moves, range_length
 from onegru.dataflow.table.moving import Moving
 from onegru.dataflow.view import COLUMNS, ROWS, Role, View
 
 
 def _cut_axis(view: View, axis: int, cut: tuple[int, int, int], size: Size) -> tuple[Role, Any]:
-    """Return the role of an axis after a cut (first index, count, step), and its columns if it has any."""
+    """Return the input's role of an axis that a cut (first index, count, step) shortens, and its columns."""
     role, (start, count, step) = view.roles[axis], cut
     if start >= 0:
         if role == COLUMNS:
@@ -47,12 +47,12 @@ def _cut_axis(view: View, axis: int, cut: tuple[int, int, int], size: Size) -> t
     raise UnknownOpError
 
 
-def _first(start: int, step: int, size: int) -> int:
+def _start(start: int, step: int, size: int) -> int:
     """Return the first index of ONNX's Slice, which for a negative step may be before the beginning."""
     return 0 if step < 0 and start < -size else start
 
 
-def backwards(role: Role, size: Size) -> Role:
+def reversed_role(role: Role, size: Size) -> Role:
     """Return the role of an axis after reversal."""
     if isinstance(role, LoopIndex):
         if role.size == 0:
@@ -64,7 +64,7 @@ def backwards(role: Role, size: Size) -> Role:
     raise UnknownOpError
 
 
-class Turning(Moving):
+class Reversing(Moving):
     """Operator that may reverse a whole axis."""
 
     elements: ClassVar[Elements] = Elements.CUT
@@ -77,11 +77,11 @@ class Turning(Moving):
         axis = self.reverses(call)
         if axis is None or view.roles[axis] in (ROWS, COLUMNS):
             raise UnknownOpError
-        role = backwards(view.roles[axis], call.shape()[axis])
+        role = reversed_role(view.roles[axis], call.shape()[axis])
         return [(view.columns, view.replaced(call.op.inputs[0], {axis: role}, {}))]
 
 
-class Slice(Turning):
+class Slice(Reversing):
     parameters: Mapping[str, Parameter] = {
         name: Parameter(index, since=10) for index, name in enumerate(("starts", "ends", "axes", "steps"), 1)
     }
@@ -110,7 +110,7 @@ class Slice(Turning):
             if start == 0 and end >= ENDLESS and step == 1:
                 ranges[axis] = None
             elif isinstance(size, int) and step:
-                indices = range(size)[_first(start, step, size) : end : step]
+                indices = range(size)[_start(start, step, size) : end : step]
                 ranges[axis] = (indices.start, len(indices), step)
             elif step == 1 and start >= 0 and start < end < ENDLESS:
                 ranges[axis] = (start, end - start, 1)  # to the end of the axis
@@ -174,7 +174,7 @@ class Slice(Turning):
         cut: list[slice] = [slice(None)] * x.ndim
         for axis, (start, end, step) in cuts.items():
             size = x.shape[axis]
-            cut[axis] = slice(_first(start, step, size), None if step < 0 and end < -size else end, step)
+            cut[axis] = slice(_start(start, step, size), None if step < 0 and end < -size else end, step)
         return [x[tuple(cut)]]
 
     def bounds(self, call: Call, axis: int) -> tuple[int, int | None, int] | None:
@@ -192,10 +192,10 @@ class Slice(Turning):
         start, end, step = cuts[axis]
         if not isinstance(size, int):
             return start, None if end >= ENDLESS else end, step
-        chosen = range(size)[_first(start, step, size) : end : step]
+        chosen = range(size)[_start(start, step, size) : end : step]
         return chosen.start, None if chosen.stop == size else chosen.stop, step
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         for axis, size in enumerate(call.shape()):
             bounds = self.bounds(call, axis)
             if bounds is None:
@@ -218,8 +218,8 @@ class Slice(Turning):
                 yield Move(0, axis, axis, 0, "remembers", BY_INDEX)
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
-        name, shape, turned = call.op.inputs[0], call.shape(), self.reverses(call)
-        if turned is not None and view.roles[turned] not in (ROWS, COLUMNS):
+        name, shape, flipped = call.op.inputs[0], call.shape(), self.reverses(call)
+        if flipped is not None and view.roles[flipped] not in (ROWS, COLUMNS):
             return super().source(call, view)
         if (single := self.index(call)) is not None:
             if view.roles[single[0]] not in (ROWS, 0):
@@ -242,7 +242,7 @@ class Slice(Turning):
         return Vectorization(changed if set(steps) == {1} else {**changed, "steps": steps})
 
 
-class Gather(Turning):
+class Gather(Reversing):
     max_inputs: int = 2
     resizes: ClassVar[bool] = True
 
@@ -260,7 +260,7 @@ class Gather(Turning):
 
     def value(self, call: Arrays) -> Sequence[Array]:
         x, indices, axis = call.array(), call.array(1), call.get("axis", 0)
-        bound((x.size // max(x.shape[axis], 1), indices.size))
+        check_size((x.size // max(x.shape[axis], 1), indices.size))
         return [np.asarray(np.take(x, indices, axis))]
 
     def reverses(self, call: Call) -> int | None:
@@ -270,9 +270,9 @@ class Gather(Turning):
             return None
         return axis if np.array_equal(indices % size, np.arange(size)[::-1]) else None
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         indexed = call.axis(0)
-        for move in looked_up(call, indexed, 1, call.rank(1)):
+        for move in lookup_moves(call, indexed, 1, call.rank(1)):
             yield self._indexed_move(call, indexed) if (move.input, move.axis) == (0, indexed) else move
 
     def _indexed_move(self, call: Call, indexed: int) -> Move:
@@ -281,7 +281,7 @@ class Gather(Turning):
         wide = [axis for axis, many in enumerate(sizes) if many != 1] or [*range(len(sizes))][-1:]
         to = indexed + wide[0] if len(wide) == 1 else None
         if indices is None:
-            is_whole = to is not None and counted(call.facts, call.op.inputs[1]) == size
+            is_whole = to is not None and range_length(call.facts, call.op.inputs[1]) == size
             return Move(0, indexed, to) if is_whole else Move(0, indexed, None, 0, "remembers", BY_INDEX)
         flat = indices.ravel()
         if (flat.size > 1 and np.all(np.diff(flat) < 0)) or self.reverses(call) == indexed:
@@ -296,8 +296,8 @@ class Gather(Turning):
         return Move(0, indexed, to, 0, "remembers", BY_INDEX)
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
-        turned = self.reverses(call)
-        if turned is not None and view.roles[turned] not in (ROWS, COLUMNS):
+        flipped = self.reverses(call)
+        if flipped is not None and view.roles[flipped] not in (ROWS, COLUMNS):
             return super().source(call, view)
         axis, rank, indices, (name, at) = call.axis(0), call.rank(1), call.constant(1), call.op.inputs[:2]
         before, size = view.roles[:axis], call.shape()[axis]
@@ -352,9 +352,9 @@ class Split(Moving):
     def value(self, call: Arrays) -> Sequence[Array]:
         return np.split(call.array(), np.cumsum(self.parts(call))[:-1], call.axis(0))
 
-    def along(self, call: Call) -> Iterable[Move]:
+    def moves(self, call: Call) -> Iterable[Move]:
         cut = [call.axis(0)] if len(call.op.outputs) > 1 else []
-        return along(call, cut, "remembers", BY_INDEX)
+        return input_moves(call, cut, "remembers", BY_INDEX)
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         sizes, axis, output = self.parts(call), call.axis(0), call.op.outputs.index(view.name)
@@ -366,7 +366,7 @@ class Split(Moving):
         return Vectorization({"axis": call.axis(0) + 1})
 
 
-class ReverseSequence(SameShape, Turning):
+class ReverseSequence(SameShape, Reversing):
     elements: ClassVar[Elements] = Elements.NEW  # the arrangement depends on lengths
     size_inputs: tuple[int, ...] = (1,)
     max_inputs: int = 2
@@ -383,8 +383,8 @@ class ReverseSequence(SameShape, Turning):
         axis, size = int(call.get("time_axis", 0)), call.facts.fill(call.op.inputs[1])
         return axis if size is not None and size == call.shape()[axis] else None
 
-    def along(self, call: Call) -> Iterator[Move]:
-        yield from along(call, [call.get("time_axis", 0)], "reverses", "turns time round")
+    def moves(self, call: Call) -> Iterator[Move]:
+        yield from input_moves(call, [call.get("time_axis", 0)], "reverses", "turns time round")
         yield Move(1, 0, call.get("batch_axis", 1) % call.rank())
 
 
@@ -399,7 +399,7 @@ def reversed_axis(facts: Facts, op: Op) -> int | None:
     """Return the axis that an operator reverses completely; None for other operators."""
     operator = operator_of(op.kind)
     try:
-        return operator.reverses(Call(op, facts)) if isinstance(operator, Turning) else None
+        return operator.reverses(Call(op, facts)) if isinstance(operator, Reversing) else None
     except (UnknownOpError, *BROKEN):
         return None
 

@@ -21,20 +21,21 @@ BY_INDEX = "takes steps by their places in a run"
 _WRITES = "writes steps by their places in a run"
 
 
-def looked_up(call: Call, first: int, count: int, rank: int, batch: int = 0) -> Iterator[Move]:
-    """Yield the moves of indexed data, and of the indices, whose axes replace some of the data's."""
+def lookup_moves(call: Call, indexed: int, count: int, rank: int, batch: int = 0) -> Iterator[Move]:
+    """Yield the moves of a lookup: its indices have `rank` axes, and replace `count` axes of the data."""
+    # The first replaced axis is `indexed`. Data and indices share their first `batch` axes.
     for axis in range(call.rank()):
-        if axis < first:
+        if axis < indexed:
             yield Move(0, axis, axis)
-        elif axis < first + count:
+        elif axis < indexed + count:
             yield Move(0, axis, None, 0, "remembers", BY_INDEX)
         else:
             yield Move(0, axis, axis - count + rank - batch)
-    yield from (Move(1, axis, axis if axis < batch else first + axis - batch) for axis in range(rank))
+    yield from (Move(1, axis, axis if axis < batch else indexed + axis - batch) for axis in range(rank))
 
 
-def counted(facts: Facts, name: str) -> Size | None:
-    """Return the number of elements of a value with the integers 0, 1, 2, …; None for others."""
+def range_length(facts: Facts, name: str) -> Size | None:
+    """Return the length of a value that has the integers 0, 1, 2, … in order; None for others."""
     for _ in range(20):
         op = facts.producer(name := facts.resolve(name))
         if op is None or facts.dtype(name) not in ("int32", "int64"):
@@ -66,10 +67,10 @@ class Lookup(Operator):
 class BatchGather(Lookup):
     """OpenVINO's Gather, whose data and indices may share their first axes."""
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         rank = call.rank(1)
         batch = call.get("batch_dims", 0) % max(rank, 1)
-        return looked_up(call, call.axis(0), 1, rank, batch)
+        return lookup_moves(call, call.axis(0), 1, rank, batch)
 
 
 class GatherND(Lookup):
@@ -84,9 +85,9 @@ class GatherND(Lookup):
         batch, count, _ = self._parts(call)
         return (*call.shape(1)[:-1], *call.shape()[batch + count :])
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         batch, count, rank = self._parts(call)
-        yield from looked_up(call, batch, count, rank, batch)
+        yield from lookup_moves(call, batch, count, rank, batch)
         yield Move(1, rank, None, 0, "mixes", BY_INDEX)
 
 
@@ -96,7 +97,7 @@ class GatherElements(Lookup):
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape(1)
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         for axis, (size, wanted) in enumerate(zip(call.shape(), call.shape(1), strict=True)):
             if axis == call.axis(0):
                 yield Move(0, axis, None, 0, "remembers", BY_INDEX)
@@ -105,13 +106,13 @@ class GatherElements(Lookup):
             yield Move(1, axis, axis)
 
 
-class Bag(Lookup):
+class EmbeddingBag(Lookup):
     """Sums of rows of a table, by indices [batch, indices of one bag]."""
 
     max_inputs: int = 3
 
-    def along(self, call: Call) -> Iterator[Move]:
-        yield from looked_up(call, 0, 1, 1)
+    def moves(self, call: Call) -> Iterator[Move]:
+        yield from lookup_moves(call, 0, 1, 1)
         yield Move(1, 1, None, 0, "mixes", BY_INDEX)
         if call.is_given(2):  # a weight for each index
             yield from (Move(2, 0, 0), Move(2, 1, None, 0, "mixes", BY_INDEX))
@@ -134,7 +135,7 @@ class OneHot(Operator):
         size: Size = depth[0] if depth is not None else f"{call.op.outputs[0]}#{new_axis}"
         return (*shape[:new_axis], size, *shape[new_axis:])
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         new_axis = self.new_axis(call)
         yield from (Move(0, axis, axis + (axis >= new_axis)) for axis in range(call.rank()))
         for index in range(2, len(call.op.inputs)):
@@ -146,7 +147,7 @@ class Bucketize(SameShape):
 
     max_inputs: int = 2
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         yield from (Move(0, axis, axis) for axis in range(call.rank()))
         yield Move(1, 0, None, 0, "mixes", BY_INDEX)
 
@@ -161,7 +162,7 @@ class Scatter(SameShape):
         """Return the first indexed axis of the data, the number of such axes, and of the indices' axes."""
         return call.axis(), 1, call.rank(1)
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         first, count, rank = self.written(call)
         for axis in range(call.rank()):
             is_indexed = first <= axis < first + count
@@ -185,7 +186,7 @@ class ScatterND(Scatter):
 class ScatterElements(Scatter):
     """Operator with one index for each update, along one axis of the data."""
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         written = call.axis(0)
         for axis, (size, wanted) in enumerate(zip(call.shape(), call.shape(1), strict=True)):
             if axis == written:
@@ -205,7 +206,7 @@ def _unindexed_move(index: int, axis: int, size: Size, wanted: Size, message: st
 register(
     *(GatherElements("GatherElements", "axis"), GatherND("GatherND", "batch_dims")),
     BatchGather("openvino::Gather", "axis batch_dims"),
-    *(Bag("openvino::EmbeddingBagPackedSum"), Bag("openvino::EmbeddingBagPacked")),
+    *(EmbeddingBag("openvino::EmbeddingBagPackedSum"), EmbeddingBag("openvino::EmbeddingBagPacked")),
     *(OneHot("OneHot", "axis"), OneHot("openvino::OneHot", "axis", max_inputs=4)),
     Bucketize("openvino::Bucketize"),
     *(ScatterElements("ScatterElements", "axis reduction"), ScatterND("ScatterND", "reduction")),

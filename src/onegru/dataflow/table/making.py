@@ -18,8 +18,8 @@ from onegru.dataflow.table.base import (
     Operator,
     Sizes,
     UnknownOpError,
-    along,
-    bound,
+    check_size,
+    input_moves,
     operator_of,
     register,
 )
@@ -37,7 +37,7 @@ class Repeating(Moving):
 
 
 class Expand(Repeating):
-    filled_by: int | None = 1
+    shape_input: int | None = 1
 
     def shape(self, call: Call, output: int) -> Shape | None:
         sizes = call.facts.sizes(call.op.inputs[1])
@@ -45,10 +45,10 @@ class Expand(Repeating):
 
     def value(self, call: Arrays) -> Sequence[Array]:
         shape = np.broadcast_shapes(call.array().shape, tuple(int(size) for size in call.array(1)))
-        bound(shape)
+        check_size(shape)
         return [np.broadcast_to(call.array(), shape)]
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         shape, target = call.shape(), call.facts.shape(call.op.outputs[0])
         sizes = call.facts.sizes(call.op.inputs[1]) if target is None else target
         if sizes is None:
@@ -91,15 +91,15 @@ class Tile(Repeating):
 
     def value(self, call: Arrays) -> Sequence[Array]:
         x, repeats = call.array(), call.array(1)
-        bound([size * int(number) for size, number in zip(x.shape, repeats, strict=True)])
+        check_size([size * int(number) for size, number in zip(x.shape, repeats, strict=True)])
         return [np.tile(x, repeats)]
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         repeats = call.constant(1)
         if repeats is None or repeats.size != call.rank():
             raise UnknownOpError
         repeated = [axis for axis, count in enumerate(repeats.ravel()) if count != 1]
-        yield from along(call, repeated, message="repeats steps of a run")
+        yield from input_moves(call, repeated, message="repeats steps of a run")
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         repeats, shape, whole = call.constant(1), call.shape(), call.facts.shape(call.op.outputs[0])
@@ -123,7 +123,7 @@ class Tile(Repeating):
 class Making(Operator):
     """Operator that creates values from sizes, without a time axis."""
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         return iter(())
 
 
@@ -141,7 +141,7 @@ class ShapeOf(Making):
 class ConstantOfShape(Making):
     computes: bool = True
     size_inputs: tuple[int, ...] = (0,)
-    filled_by: int | None = 0
+    shape_input: int | None = 0
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.facts.sizes(call.op.inputs[0])
@@ -154,7 +154,7 @@ class ConstantOfShape(Making):
 
     def value(self, call: Arrays) -> Sequence[Array]:
         shape = tuple(int(size) for size in call.array())
-        bound(shape)
+        check_size(shape)
         value = np.asarray(call.get("value", np.zeros(1, np.float32)))
         return [np.full(shape, value.ravel()[0], value.dtype)]
 
@@ -173,9 +173,9 @@ class Range(Making):
         start, limit, delta = (array.ravel()[0].item() for array in call.arrays)
         if all(isinstance(number, int) for number in (start, limit, delta)):
             count = max(0, -((start - limit) // delta))
-            bound([count])
+            check_size([count])
             return [np.asarray(start + delta * np.arange(count), call.array().dtype)]
-        bound([max(0, math.ceil((limit - start) / delta))])
+        check_size([max(0, math.ceil((limit - start) / delta))])
         return [np.arange(start, limit, delta).astype(call.array().dtype)]
 
 

@@ -23,14 +23,14 @@ from onegru.dataflow.table.base import (
     Sizes,
     UnknownOpError,
     Vectorization,
-    along,
-    bound,
+    check_size,
+    input_moves,
     operator_of,
     register,
 )
 from onegru.dataflow.view import COLUMNS, ROWS, Role, View
 
-#: The input axis for each output axis; None for a new one of size 1.
+#: The input axis for each output axis, as in Transpose; None for a new one of size 1.
 AxisOrder = tuple[int | None, ...]
 
 
@@ -65,7 +65,7 @@ class AxisMove(Moving):
         x = np.transpose(x, [sorted(kept).index(axis) for axis in kept])
         return [np.expand_dims(x, tuple(to for to, axis in enumerate(axes) if axis is None))]
 
-    def along(self, call: Call) -> Iterable[Move]:
+    def moves(self, call: Call) -> Iterable[Move]:
         axes = self.axes(call)
         for axis in range(call.rank()):
             yield Move(0, axis, axes.index(axis) if axis in axes else None)
@@ -88,8 +88,8 @@ class AxisMove(Moving):
 
 
 class Identity(SameShape, AxisMove):
-    def along(self, call: Call) -> Iterable[Move]:
-        return along(call, ())
+    def moves(self, call: Call) -> Iterable[Move]:
+        return input_moves(call, ())
 
     def value(self, call: Arrays) -> Sequence[Array]:
         return [call.array()]
@@ -103,11 +103,11 @@ class Identity(SameShape, AxisMove):
 class Dropout(Identity):
     elements: ClassVar[Elements] = Elements.NEW  # in training
 
-    def along(self, call: Call) -> Iterable[Move]:
+    def moves(self, call: Call) -> Iterable[Move]:
         mode = call.op.inputs[2] if call.is_given(2) else ""
         if (mode and call.facts.fill(mode) != 0) or (call.opset < 7 and not call.get("is_test", 0)):
             raise UnknownOpError("draws numbers")
-        return super().along(call)
+        return super().moves(call)
 
     def value(self, call: Arrays) -> Sequence[Array]:
         self._check(call, len(call.inputs))
@@ -168,7 +168,7 @@ class Squeeze(AxisMove):
             raise UnknownOpError("may drop an axis of an open size")
         return tuple(axis for axis in range(len(shape)) if axis not in gone)
 
-    def drops_ones(self, op: Op) -> bool:
+    def drops_unit_axes(self, op: Op) -> bool:
         return not ("axes" in op.attributes or any(op.inputs[1:]))
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
@@ -306,10 +306,10 @@ class Concat(Moving):
         return tuple(size for part in parts for size in part)
 
     def value(self, call: Arrays) -> Sequence[Array]:
-        bound([sum(array.size for array in call.arrays)])
+        check_size([sum(array.size for array in call.arrays)])
         return [np.concatenate(call.arrays, call.get("axis"))]
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         for index in range(len(call.op.inputs)):
             yield from (Move(index, axis, axis) for axis in range(call.rank(index)))
 

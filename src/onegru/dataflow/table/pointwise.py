@@ -20,7 +20,7 @@ from onegru.dataflow.table.base import (
     Sizes,
     UnknownOpError,
     Vectorization,
-    bound,
+    check_size,
     register,
 )
 
@@ -45,23 +45,23 @@ class Pointwise(Operator):
 
     pointwise: ClassVar[bool] = True
     dtype: str | int | None = 0
-    of_sizes: Callable[[int, int], int] | None = None  # its value for two sizes, if it may be followed
+    of_sizes: Callable[[int, int], int] | None = None  # its value for two sizes, if these are followed
     neutral: int | None = None  # the size that leaves another size unchanged
-    settings: bool = False  # whether its other inputs are single values, which do not broadcast
+    scalars: bool = False  # whether its inputs after the first are scalars, which do not broadcast
 
     def __init__(
-        self, kind: str, compute: Callable[[Arrays], Array] | None = None, words: str = "", **facts: Any
+        self, kind: str, compute: Callable[[Arrays], Array] | None = None, attributes: str = "", **facts: Any
     ) -> None:
-        super().__init__(kind, words, **facts)
+        super().__init__(kind, attributes, **facts)
         self.compute = compute  # its value; None if onegru does not compute it
         self.computes = compute is not None
-        self.has_sizes = self.of_sizes is not None
+        self.has_sizes = self.of_sizes is not None or facts.get("has_sizes", False)
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape() if self.settings else broadcast([call.shape(k) for k in range(len(call.shapes))])
+        return call.shape() if self.scalars else broadcast([call.shape(k) for k in range(len(call.shapes))])
 
     def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
-        if len(parts) == 1:  # rounded
+        if len(parts) == 1:  # Floor and Ceil keep whole numbers
             return parts[0]
         first, second = same_length(parts)
         found = [self._of_sizes(a, b) for a, b in zip(first, second, strict=True)]
@@ -82,11 +82,11 @@ class Pointwise(Operator):
             raise UnknownOpError
         return [np.asarray(self.compute(call))]
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         """Yield the moves of axes, which are aligned at the end."""
-        shapes = call.shapes[:1] if self.settings else call.shapes
+        shapes = call.shapes[:1] if self.scalars else call.shapes
         given = (k for k in range(1, len(call.shapes)) if call.is_given(k))
-        if self.settings and any(size != 1 for k in given for size in call.shape(k)):
+        if self.scalars and any(size != 1 for k in given for size in call.shape(k)):
             raise UnknownOpError
         if any(shape is None and call.is_given(index) for index, shape in enumerate(shapes)):
             raise UnknownOpError
@@ -100,9 +100,9 @@ class Pointwise(Operator):
                     yield from (Move(index, axis, to, output) for output in range(len(call.op.outputs)))
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
-        if any(varies[1:]) and self.settings:
+        if any(varies[1:]) and self.scalars:
             raise UnknownOpError(f"{self.kind} has settings that change")
-        return Vectorization(widen=not self.settings)
+        return Vectorization(widen=not self.scalars)
 
 
 def same_length(parts: list[Sizes]) -> list[Sizes]:
@@ -148,7 +148,7 @@ class PRelu(Pointwise):
 class CastLike(SameShape, Pointwise):
     type_inputs: tuple[int, ...] = (1,)
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         yield from (Move(0, axis, axis) for axis in range(call.rank()))
         yield from (Move(1, axis, None) for axis in range(call.rank(1)))
 
@@ -169,7 +169,7 @@ def _binary(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array
     def compute(call: Arrays) -> Array:
         result, *others = call.arrays
         for other in others:
-            bound(np.broadcast(result, other).shape)
+            check_size(np.broadcast(result, other).shape)
             result = np.asarray(function(result, other))
         return result
 
@@ -213,7 +213,6 @@ def _activation(name: str) -> Pointwise:
     return Pointwise(name, compute, " ".join(kind.parameters), keeps_zeros=kind.keeps_zero)
 
 
-_ALPHA = "alpha"
 # Operators whose values are not computed.
 _WITHOUT_VALUE = (
     *("Mish", "HardSwish", "Sign", "Round", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
@@ -227,53 +226,46 @@ register(
     Pointwise("Log", _unary(np.log)),
     Pointwise("Abs", _unary(np.abs), keeps_zeros=True),
     Pointwise("Sqrt", _unary(np.sqrt), keeps_zeros=True),
-    Pointwise("Floor", _unary(np.floor), keeps_zeros=True, of_sizes=max),
-    Pointwise("Ceil", _unary(np.ceil), keeps_zeros=True, of_sizes=max),
+    Pointwise("Floor", _unary(np.floor), keeps_zeros=True, has_sizes=True),
+    Pointwise("Ceil", _unary(np.ceil), keeps_zeros=True, has_sizes=True),
     Pointwise("Not", _unary(np.logical_not), dtype="bool"),
     *map(_activation, AS_OPERATORS),
-    Pointwise("Clip", _clip, "min max", max_inputs=3, settings=True),
+    Pointwise("Clip", _clip, "min max", max_inputs=3, scalars=True),
     Pointwise("Erf", keeps_zeros=True),
     *(Pointwise(kind) for kind in _WITHOUT_VALUE),
-    *(Pointwise("Selu", None, "alpha gamma"), Pointwise("Celu", None, _ALPHA)),
-    *(
-        Pointwise("Gelu", None, "approximate"),
-        Pointwise("openvino::Swish"),
-        Pointwise("openvino::FloorMod"),
-        Pointwise("openvino::FakeQuantize", max_inputs=5),
-        Pointwise("openvino::Divide", _whole(np.floor_divide)),
-    ),
-    *(Pointwise(f"com.microsoft::{name}Gelu", None, _ALPHA) for name in ("", "Fast", "Quick")),
+    *(Pointwise("Selu", None, "alpha gamma"), Pointwise("Celu", None, "alpha")),
+    Pointwise("Gelu", None, "approximate"),
+    *(Pointwise("openvino::Swish"), Pointwise("openvino::FloorMod")),
+    Pointwise("openvino::FakeQuantize", max_inputs=5),
+    Pointwise("openvino::Divide", _whole(np.floor_divide)),
+    *(Pointwise(f"com.microsoft::{name}Gelu", None, "alpha") for name in ("", "Fast", "Quick")),
     Pointwise("Mod", lambda call: _whole(np.fmod if call.get("fmod") else np.mod)(call), "fmod"),
     Pointwise("BitShift", None, "direction"),
-    *(
-        Pointwise("IsNaN", dtype="bool"),
-        Pointwise("IsInf", None, "detect_negative detect_positive", dtype="bool"),
-    ),
-    *(
-        Pointwise("Xor", dtype="bool"),
-        CastLike("CastLike", lambda call: call.array().astype(call.array(1).dtype), "saturate", dtype=1),
-    ),
+    Pointwise("IsNaN", dtype="bool"),
+    Pointwise("IsInf", None, "detect_negative detect_positive", dtype="bool"),
+    Pointwise("Xor", dtype="bool"),
+    CastLike("CastLike", lambda call: call.array().astype(call.array(1).dtype), "saturate", dtype=1),
     Pointwise("Add", _binary(np.add), of_sizes=lambda a, b: a + b, neutral=0),
     Pointwise("Sub", _binary(np.subtract), of_sizes=lambda a, b: a - b, neutral=0),
-    Pointwise("Mul", _binary(np.multiply), of_sizes=lambda a, b: a * b, neutral=1, ones_at=(1, 0)),
+    Pointwise("Mul", _binary(np.multiply), of_sizes=lambda a, b: a * b, neutral=1, factor_inputs=(1, 0)),
     Div(
         "Div",
         _binary(_divide),
         of_sizes=lambda a, b: a // b if a * b >= 0 else -(-a // b),
         neutral=1,
-        ones_at=(1,),
+        factor_inputs=(1,),
     ),
     Pointwise("Max", _binary(np.maximum), of_sizes=max),
     Pointwise("Min", _binary(np.minimum), of_sizes=min),
     *(Pointwise("Sum", _binary(np.add)), Pointwise("Pow", _binary(_power))),
-    Pointwise("And", _binary(np.logical_and), dtype="bool", ones_at=(1, 0)),
+    Pointwise("And", _binary(np.logical_and), dtype="bool", factor_inputs=(1, 0)),
     Pointwise("Or", _binary(np.logical_or), dtype="bool"),
     Pointwise("Less", _binary(np.less), dtype="bool"),
     Pointwise("LessOrEqual", _binary(np.less_equal), dtype="bool"),
     Pointwise("Greater", _binary(np.greater), dtype="bool"),
     Pointwise("GreaterOrEqual", _binary(np.greater_equal), dtype="bool"),
-    Equal("Equal", _binary(np.equal), dtype="bool", of_sizes=max),
-    Where("Where", lambda call: np.where(*call.arrays), dtype=1, of_sizes=max),
+    Equal("Equal", _binary(np.equal), dtype="bool", has_sizes=True),
+    Where("Where", lambda call: np.where(*call.arrays), dtype=1, has_sizes=True),
     PRelu(
         "PRelu",
         lambda call: np.where(call.array() < 0, call.array(1) * call.array(), call.array()),

@@ -12,18 +12,18 @@ from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
 from onegru.dataflow.operator import Op, Shape, Size
 from onegru.dataflow.table.base import (
+    SUMS,
     Arrays,
     Call,
     Move,
     Operator,
     UnknownOpError,
     Vectorization,
-    bound,
+    check_size,
     register,
 )
 from onegru.dataflow.table.pointwise import broadcast
 
-_SUMS = "sums over all steps of a run"
 _GEMM = "alpha beta transA transB"
 
 
@@ -43,10 +43,10 @@ class MatMul(Operator):
     def value(self, call: Arrays) -> Sequence[Array]:
         a, b = call.array(), call.array(1)
         if a.ndim and b.ndim:
-            bound([a.size // max(a.shape[-1], 1), b.shape[-1] if b.ndim > 1 else 1])
+            check_size([a.size // max(a.shape[-1], 1), b.shape[-1] if b.ndim > 1 else 1])
         return [np.asarray(np.matmul(a, b))]
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         ranks = [call.rank(0), call.rank(1)]
         out = max(*ranks, 2)
         for index, rank in enumerate(ranks):
@@ -55,7 +55,7 @@ class MatMul(Operator):
                 from_end = axis - rank
                 if call.shape(index)[axis] != 1 or len(other) < -from_end or other[from_end] == 1:
                     yield Move(index, axis, out + from_end)
-            yield Move(index, rank - 1 if index == 0 else max(rank - 2, 0), None, 0, "mixes", _SUMS)
+            yield Move(index, rank - 1 if index == 0 else max(rank - 2, 0), None, 0, "mixes", SUMS)
             if rank > 1:
                 kept = rank - 2 if index == 0 else rank - 1
                 yield Move(index, kept, out - 2 + (index if ranks[0] > 1 else 0))
@@ -74,8 +74,8 @@ class MatMulInteger(MatMul):
     computes: bool = False
     max_inputs: int = 4
 
-    def along(self, call: Call) -> Iterator[Move]:
-        yield from super().along(call)
+    def moves(self, call: Call) -> Iterator[Move]:
+        yield from super().moves(call)
         rank = max(call.rank(0), call.rank(1), 2)
         for index in range(2, len(call.op.inputs)):
             points = call.rank(index) if call.is_given(index) else 0
@@ -88,36 +88,36 @@ class MatMulInteger(MatMul):
 class FusedMatMul(MatMul):
     """MatMul with optional transposed inputs and a factor, from ONNX Runtime's optimizer."""
 
-    def understands(self, op: Op) -> bool:
-        return super().understands(op) and not any(op.attributes.get(f"transBatch{end}") for end in "AB")
+    def supports(self, op: Op) -> bool:
+        return super().supports(op) and not any(op.attributes.get(f"transBatch{end}") for end in "AB")
 
-    def turns(self, call: Call, index: int) -> bool:
+    def swaps(self, call: Call, index: int) -> bool:
         """Whether the last two axes of an input are swapped."""
         return bool(call.get(("transA", "transB")[index])) and call.rank(index) > 1
 
     def _plain(self, call: Call) -> Call:
         """Return the MatMul after the Transposes."""
-        if not self.understands(call.op):
+        if not self.supports(call.op):
             raise UnknownOpError
         shapes = [call.shape(0), call.shape(1)]
-        turned = [(*s[:-2], s[-1], s[-2]) if self.turns(call, k) else s for k, s in enumerate(shapes)]
-        return Call(call.op, call.facts, turned, call.opset)
+        swapped = [(*s[:-2], s[-1], s[-2]) if self.swaps(call, k) else s for k, s in enumerate(shapes)]
+        return Call(call.op, call.facts, swapped, call.opset)
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return super().shape(self._plain(call), output)
 
     def value(self, call: Arrays) -> Sequence[Array]:
-        if not self.understands(call.op):
+        if not self.supports(call.op):
             raise UnknownOpError
-        arrays = [np.swapaxes(x, -1, -2) if self.turns(call, k) else x for k, x in enumerate(call.arrays)]
+        arrays = [np.swapaxes(x, -1, -2) if self.swaps(call, k) else x for k, x in enumerate(call.arrays)]
         (y,) = super().value(Arrays("MatMul", {}, arrays))
         return [np.asarray(call.get("alpha", 1.0) * y).astype(y.dtype, copy=False)]
 
-    def along(self, call: Call) -> Iterator[Move]:
-        for move in super().along(self._plain(call)):
+    def moves(self, call: Call) -> Iterator[Move]:
+        for move in super().moves(self._plain(call)):
             last = call.rank(move.input) - 1
-            is_turned = self.turns(call, move.input) and move.axis >= last - 1
-            yield replace(move, axis=2 * last - 1 - move.axis) if is_turned else move
+            is_swapped = self.swaps(call, move.input) and move.axis >= last - 1
+            yield replace(move, axis=2 * last - 1 - move.axis) if is_swapped else move
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         raise UnknownOpError
@@ -135,16 +135,16 @@ class Gemm(Operator):
     def value(self, call: Arrays) -> Sequence[Array]:
         a, b = call.array(), call.array(1)
         a, b = (a.T if call.get("transA") else a), (b.T if call.get("transB") else b)
-        bound([a.shape[0], b.shape[1]])
+        check_size([a.shape[0], b.shape[1]])
         y = call.get("alpha", 1.0) * (a @ b)
         if (bias := call.constant(2)) is not None and call.get("beta", 1.0) != 0:
             y = y + call.get("beta", 1.0) * bias
         return [np.asarray(y).astype(a.dtype, copy=False)]
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         for index, name in enumerate(("transA", "transB")):
             summed = (1 - index) ^ int(call.get(name, 0))
-            yield Move(index, summed, None, 0, "mixes", _SUMS)
+            yield Move(index, summed, None, 0, "mixes", SUMS)
             yield Move(index, 1 - summed, index)
         if call.is_given(2):
             rank = call.rank(2)
@@ -154,11 +154,11 @@ class Gemm(Operator):
 class FusedGemm(Gemm):
     """Gemm with an activation of its output, from ONNX Runtime's optimizer."""
 
-    def understands(self, op: Op) -> bool:
-        return super().understands(op) and str(op.attributes.get("activation")) in ACTIVATIONS
+    def supports(self, op: Op) -> bool:
+        return super().supports(op) and str(op.attributes.get("activation")) in ACTIVATIONS
 
     def value(self, call: Arrays) -> Sequence[Array]:
-        if not self.understands(call.op):
+        if not self.supports(call.op):
             raise UnknownOpError
         last = Arrays(call.op.attributes["activation"], activation_numbers(call.op), super().value(call))
         return last.operator.value(last)
@@ -207,10 +207,10 @@ class Einsum(Operator):
         return tuple(sizes[letter] for letter in right)
 
     def value(self, call: Arrays) -> Sequence[Array]:
-        bound([array.size for array in call.arrays])
+        check_size([array.size for array in call.arrays])
         return [np.asarray(np.einsum(str(call.get("equation")), *call.arrays))]
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         inputs, right = self.terms(call)
         if any(len(set(term)) < len(term) for term in (right, *(term for term, _ in inputs))):
             raise UnknownOpError
@@ -222,7 +222,7 @@ class Einsum(Operator):
                 if letter in right:
                     yield Move(index, axis, right.index(letter))
                 else:
-                    yield Move(index, axis, None, 0, "mixes", _SUMS)
+                    yield Move(index, axis, None, 0, "mixes", SUMS)
 
 
 class Attention(Operator):
@@ -231,7 +231,7 @@ class Attention(Operator):
     dtype: str | int | None = 0
     max_inputs: int = 5
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         shapes = {index: call.shape(index) for index in range(4) if call.is_given(index)}
         out = max(len(shape) for shape in shapes.values())
         if min(len(shape) for shape in shapes.values()) < 2 or (call.is_given(4) and call.rank(4) > 1):
@@ -244,11 +244,11 @@ class Attention(Operator):
                 axis, to = len(shape) + from_end, out + from_end
                 if from_end == -2 and index in (0, 3) and (shape[from_end] != 1 or not index):
                     is_placed = bool(call.get("causal"))
-                    yield Move(index, axis, to, 0, *(("mixes", _SUMS) if is_placed else ("", "")))
+                    yield Move(index, axis, to, 0, *(("mixes", SUMS) if is_placed else ("", "")))
                 elif from_end == -1 and index == 2:
                     yield Move(index, axis, to)
                 elif from_end >= -2:
-                    yield Move(index, axis, None, 0, "mixes", _SUMS)
+                    yield Move(index, axis, None, 0, "mixes", SUMS)
                 elif shape[from_end] != 1 or from_end not in wide:
                     yield Move(index, axis, to)
 

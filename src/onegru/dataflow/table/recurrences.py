@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onegru.dataflow.operator import Op, Shape
-from onegru.dataflow.table.base import Call, Move, Operator, operator_of, register
+from onegru.dataflow.table.base import SUMS, Call, Move, Operator, operator_of, register
 from onegru.operators.onnx import AUGRU_DOMAINS, GRU_VERSIONS
-
-_SUMS = "sums over all steps of a run"
 
 
 class RecurrentOperator(Operator):
@@ -17,6 +15,7 @@ class RecurrentOperator(Operator):
     dtype: str | int | None = 0
     lengths: int = 4  # the input with the lengths
     recurrent_weights: int = 2  # the input with R
+    states: tuple[tuple[int, int], ...] = ((5, 1),)
     attention: int | None = None  # the input with attention scores for each step; None if it has none
 
     def is_batch_first(self, op: Op) -> bool:
@@ -43,7 +42,7 @@ class RecurrentOperator(Operator):
         """Return the time axis of Y."""
         return self.time_axis(op)
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         time, y_time = self.time_axis(call.op), self.y_time(call.op)
         batch, y_batch, last = (0, 0, 0) if self.is_batch_first(call.op) else (1, 2, 1)
         direction, backwards = str(call.get("direction", "forward")).lower(), "runs from the last step"
@@ -53,7 +52,7 @@ class RecurrentOperator(Operator):
         yield Move(0, time, y_time) if is_forward else Move(0, time, y_time, 0, "reverses", backwards)
         yield Move(0, batch, y_batch)
         yield from (Move(0, batch, last, output) for output in range(1, len(call.op.outputs)))
-        yield Move(0, 2, None, 0, "mixes", _SUMS)
+        yield Move(0, 2, None, 0, "mixes", SUMS)
         if self.attention is not None:
             yield Move(self.attention, time, y_time)
             yield Move(self.attention, batch, y_batch)
@@ -66,10 +65,10 @@ class RecurrentOperator(Operator):
 class IrSequence(RecurrentOperator):
     """OpenVINO's sequence: inputs X, initial states, lengths, W, R and B; outputs Y and the last states."""
 
-    lengths: int = 2
+    states: tuple[tuple[int, int], ...] = ((1, 1),)
 
-    def __init__(self, kind: str, words: str, **facts: object) -> None:
-        super().__init__(kind, words, **facts)
+    def __init__(self, kind: str, attributes: str, **facts: object) -> None:
+        super().__init__(kind, attributes, **facts)
         self.lengths = 1 + len(self.states)
         self.recurrent_weights = self.lengths + 2
 
@@ -89,9 +88,9 @@ class IrSequence(RecurrentOperator):
 class IrCell(Operator):
     """OpenVINO's cell: one step for each row."""
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         yield from (Move(0, 0, 0, output) for output in range(len(call.op.outputs)))
-        yield Move(0, 1, None, 0, "mixes", _SUMS)
+        yield Move(0, 1, None, 0, "mixes", SUMS)
 
 
 def recurrence_of(op: Op) -> RecurrentOperator | None:
@@ -107,22 +106,21 @@ def recurrent(op: Op) -> RecurrentOperator:
     return found
 
 
-_ONNX = " ".join(
+# Names of attributes.
+_NAMES = " ".join(
     {name: "" for gru in GRU_VERSIONS.values() for name in gru.attributes} | {"input_forget": ""}
 )
-_OPENVINO = f"{_ONNX} activations_alpha activations_beta"
-_ONE = ((5, 1),)
+_IR_NAMES = f"{_NAMES} activations_alpha activations_beta"
 
 register(
-    *(RecurrentOperator(kind, _ONNX, max_inputs=6, states=_ONE) for kind in ("GRU", "RNN")),
-    RecurrentOperator("LSTM", _ONNX, max_inputs=8, states=((5, 1), (6, 2))),
+    *(RecurrentOperator(kind, _NAMES, max_inputs=6) for kind in ("GRU", "RNN")),
+    RecurrentOperator("LSTM", _NAMES, max_inputs=8, states=((5, 1), (6, 2))),
     *(
-        RecurrentOperator(f"{domain}::AUGRU", f"{_ONNX} attention", max_inputs=7, states=_ONE, attention=6)
+        RecurrentOperator(f"{domain}::AUGRU", f"{_NAMES} attention", max_inputs=7, attention=6)
         for domain in dict.fromkeys(AUGRU_DOMAINS)
     ),
-    IrSequence("openvino::GRUSequence", _OPENVINO, states=((1, 1),)),
-    IrSequence("openvino::RNNSequence", _OPENVINO, states=((1, 1),)),
-    IrSequence("openvino::AUGRUSequence", _OPENVINO, states=((1, 1),), attention=6),
-    IrSequence("openvino::LSTMSequence", _OPENVINO, states=((1, 1), (2, 2))),
-    *(IrCell(f"openvino::{kind}", _OPENVINO) for kind in ("GRUCell", "AUGRUCell", "LSTMCell", "RNNCell")),
+    *(IrSequence(f"openvino::{kind}", _IR_NAMES) for kind in ("GRUSequence", "RNNSequence")),
+    IrSequence("openvino::AUGRUSequence", _IR_NAMES, attention=6),
+    IrSequence("openvino::LSTMSequence", _IR_NAMES, states=((1, 1), (2, 2))),
+    *(IrCell(f"openvino::{kind}", _IR_NAMES) for kind in ("GRUCell", "AUGRUCell", "LSTMCell", "RNNCell")),
 )

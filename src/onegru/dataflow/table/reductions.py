@@ -19,11 +19,11 @@ from onegru.dataflow.table.base import (
     SameShape,
     UnknownOpError,
     Vectorization,
-    along,
+    input_moves,
     register,
 )
 
-_OVER = "computes over all steps of a run at once"
+_AT_ONCE = "computes over all steps of a run at once"
 _PER_STEP = "has a separate parameter for each step"
 
 
@@ -60,10 +60,10 @@ class Reduction(Operator):
         y = self.combine(x, axis=tuple(axes), keepdims=bool(call.get("keepdims", 1)))
         return [np.asarray(y).astype(x.dtype, copy=False)]
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         gone, to = self.axes(call), 0
         for axis in range(call.rank()):
-            yield Move(0, axis, None, 0, "mixes", _OVER) if axis in gone else Move(0, axis, to)
+            yield Move(0, axis, None, 0, "mixes", _AT_ONCE) if axis in gone else Move(0, axis, to)
             to += axis not in gone or bool(call.get("keepdims", 1))
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
@@ -84,9 +84,9 @@ class GlobalPool(Operator):
     def shape(self, call: Call, output: int) -> Shape | None:
         return (*call.shape()[:2], *[1] * (call.rank() - 2))
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         yield from (Move(0, axis, axis) for axis in range(min(call.rank(), 2)))
-        yield from (Move(0, axis, None, 0, "mixes", _OVER) for axis in range(2, call.rank()))
+        yield from (Move(0, axis, None, 0, "mixes", _AT_ONCE) for axis in range(2, call.rank()))
 
 
 class ArgReduction(Operator):
@@ -96,39 +96,41 @@ class ArgReduction(Operator):
         shape, axis = call.shape(), call.axis(0)
         return (*shape[:axis], *[1] * bool(call.get("keepdims", 1)), *shape[axis + 1 :])
 
-    def along(self, call: Call) -> Iterable[Move]:
-        return along(call, [call.axis(0)], message=_OVER, keeps=bool(call.get("keepdims", 1)))
+    def moves(self, call: Call) -> Iterable[Move]:
+        return input_moves(call, [call.axis(0)], message=_AT_ONCE, keeps=bool(call.get("keepdims", 1)))
 
 
 class Norm(Operator):
     """Operator that keeps the first input's shape; an element depends on all elements along some axes."""
 
     dtype: str | int | None = 0
-    first: int = 0  # the first of these axes; they include all later ones
+    first_axis: int = 0  # the first of these axes; they include all later ones
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape() if output == 0 else None
 
     def axes(self, call: Call) -> Iterable[int]:
         """Return the axes along which it computes."""
-        return range(self.first, call.rank())
+        return range(self.first_axis, call.rank())
 
-    def along(self, call: Call) -> Iterable[Move]:
-        return along(call, self.axes(call), message=_OVER)
+    def moves(self, call: Call) -> Iterable[Move]:
+        return input_moves(call, self.axes(call), message=_AT_ONCE)
 
 
 class OverAxis(Norm):
-    """Operator along one axis."""
+    """Operator along one axis, an attribute."""
+
+    default_axis: int = -1
 
     def axes(self, call: Call) -> Iterable[int]:
-        return [call.axis(self.first)]
+        return [call.axis(self.default_axis)]
 
 
 class TopK(OverAxis):
     resizes: ClassVar[bool] = True
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        shape, axis, count = call.shape(), call.axis(self.first), call.facts.sizes(call.op.inputs[1])
+        shape, axis, count = call.shape(), call.axis(self.default_axis), call.facts.sizes(call.op.inputs[1])
         return None if count is None else (*shape[:axis], count[0], *shape[axis + 1 :])
 
 
@@ -153,19 +155,19 @@ class LayerNorm(Norm):
     def axes(self, call: Call) -> Iterable[int]:
         return range(call.axis(-1), call.rank())
 
-    def along(self, call: Call) -> Iterator[Move]:
-        yield from super().along(call)
+    def moves(self, call: Call) -> Iterator[Move]:
+        yield from super().moves(call)
         for index in range(1, len(call.op.inputs)):  # scale and bias may have the rank of the scaled value
             size = call.rank(index) if call.is_given(index) else 0
             yield from (Move(index, axis, call.rank() - size + axis) for axis in range(size))
 
 
 class BatchNorm(Norm):
-    def along(self, call: Call) -> Iterable[Move]:
+    def moves(self, call: Call) -> Iterable[Move]:
         is_training = call.get("training_mode", 0) or (call.opset < 7 and not call.get("is_test", 0))
         if is_training or any(call.op.outputs[1:]) or call.get("spatial", 1) != 1:
             raise UnknownOpError
-        return along(call, [1] if call.rank() > 1 else [], message=_PER_STEP)
+        return input_moves(call, [1] if call.rank() > 1 else [], message=_PER_STEP)
 
 
 class LinearQuantization(SameShape):
@@ -173,12 +175,12 @@ class LinearQuantization(SameShape):
 
     max_inputs: int = 3
 
-    def along(self, call: Call) -> Iterable[Move]:
+    def moves(self, call: Call) -> Iterable[Move]:
         if call.get("block_size", 0):
             raise UnknownOpError
         sizes = [size for k in range(1, len(call.op.inputs)) if call.is_given(k) for size in call.shape(k)]
         axes = [call.axis(1)] if any(size != 1 for size in sizes) else []
-        return along(call, axes, message=_PER_STEP)
+        return input_moves(call, axes, message=_PER_STEP)
 
 
 class Dequantization(LinearQuantization):
@@ -188,7 +190,7 @@ class Dequantization(LinearQuantization):
         return None if op.attributes.get("output_dtype") else 1
 
     def value(self, call: Arrays) -> Sequence[Array]:
-        if call.get("output_dtype") or not self.understands(call.op) or len(call.inputs) > self.max_inputs:
+        if call.get("output_dtype") or not self.supports(call.op) or len(call.inputs) > self.max_inputs:
             raise UnknownOpError
         attributes = call.get("axis", 1), call.get("block_size", 0)
         found = dequantize(call.array(), call.array(1), call.constant(2), *attributes)
@@ -198,8 +200,8 @@ class Dequantization(LinearQuantization):
 
 
 class DynamicQuantization(Operator):
-    def along(self, call: Call) -> Iterable[Move]:
-        return along(call, range(call.rank()), message=_OVER)
+    def moves(self, call: Call) -> Iterable[Move]:
+        return input_moves(call, range(call.rank()), message=_AT_ONCE)
 
 
 class Accumulation(SameShape):
@@ -211,7 +213,7 @@ class Accumulation(SameShape):
     dtype: str | int | None = 0
 
     def __init__(self, kind: str, combine: np.ufunc) -> None:
-        super().__init__(kind, "exclusive reverse", accumulates=combine.identity)
+        super().__init__(kind, "exclusive reverse", start_value=combine.identity)
         self.combine = combine
 
     def value(self, call: Arrays) -> Sequence[Array]:
@@ -220,15 +222,15 @@ class Accumulation(SameShape):
         y = self.combine.accumulate(x, axis, dtype=x.dtype)
         if call.get("exclusive"):  # the elements before each
             y = np.roll(y, 1, axis)
-            y[(slice(None),) * (axis % y.ndim) + (slice(0, 1),)] = self.accumulates
+            y[(slice(None),) * (axis % y.ndim) + (slice(0, 1),)] = self.start_value
         return [np.flip(y, axis) if call.get("reverse") else y]
 
-    def along(self, call: Call) -> Iterable[Move]:
+    def moves(self, call: Call) -> Iterable[Move]:
         axes = call.known("axis") or ()
-        return along(call, axes, "remembers", "accumulates from the first step of each run")
+        return input_moves(call, axes, "remembers", "accumulates from the first step of each run")
 
 
-_AXIS = "axis epsilon stash_type"
+_LAYER_NORM = "axis epsilon stash_type"
 
 register(
     *(Reduction("ReduceMean", np.mean), ReduceSum("ReduceSum", np.sum)),
@@ -237,16 +239,16 @@ register(
     *(Reduction(f"Reduce{name}") for name in ("Prod", "L1", "LogSum", "LogSumExp", "SumSquare")),
     *(GlobalPool("GlobalAveragePool"), GlobalPool("GlobalMaxPool"), GlobalPool("GlobalLpPool", "p")),
     *(ArgReduction(kind, "axis keepdims select_last_index") for kind in ("ArgMax", "ArgMin")),
-    Norm("InstanceNormalization", "epsilon", max_inputs=3, first=1),
-    Norm("GroupNormalization", "epsilon num_groups stash_type", first=1),
+    Norm("InstanceNormalization", "epsilon", max_inputs=3, first_axis=1),
+    Norm("GroupNormalization", "epsilon num_groups stash_type", first_axis=1),
     OverAxes("MeanVarianceNormalization"),
     *(OverAxes(f"openvino::{kind}", "normalize_variance eps eps_mode") for kind in ("MVN", "NormalizeL2")),
     *(OverAxes(f"openvino::{kind}") for kind in ("LRN", "Roll", "ShuffleChannels")),
     *(Softmax(kind, "axis") for kind in ("Softmax", "LogSoftmax", "Hardmax")),
-    *(OverAxis("LpNormalization", "axis p", first=-1), OverAxis("LRN", "alpha beta bias size", first=1)),
-    TopK("TopK", "axis k largest sorted", max_inputs=2, first=-1),
-    LayerNorm("LayerNormalization", _AXIS, max_inputs=3),
-    *(LayerNorm(kind, _AXIS) for kind in ("RMSNormalization", "SimplifiedLayerNormalization")),
+    *(OverAxis("LpNormalization", "axis p"), OverAxis("LRN", "alpha beta bias size", default_axis=1)),
+    TopK("TopK", "axis k largest sorted", max_inputs=2),
+    LayerNorm("LayerNormalization", _LAYER_NORM, max_inputs=3),
+    *(LayerNorm(kind, _LAYER_NORM) for kind in ("RMSNormalization", "SimplifiedLayerNormalization")),
     BatchNorm("BatchNormalization", "epsilon momentum training_mode spatial is_test", max_inputs=5),
     BatchNorm("openvino::BatchNormInference", "epsilon"),
     LinearQuantization("QuantizeLinear", "axis block_size output_dtype precision saturate"),

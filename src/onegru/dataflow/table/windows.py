@@ -8,9 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from onegru.dataflow.operator import Op, Shape, Size
-from onegru.dataflow.table.base import Call, Move, Operator, Parameter, UnknownOpError, register
-
-_SUMS = "sums over all steps of a run"
+from onegru.dataflow.table.base import SUMS, Call, Move, Operator, Parameter, UnknownOpError, register
 
 
 class Window(Operator):
@@ -18,6 +16,8 @@ class Window(Operator):
 
     dtype: str | int | None = 0
     resizes: ClassVar[bool] = True
+    averages: bool = False  # whether a pooling computes means
+    has_zero_points: bool = False  # whether a quantized number stands for zero
 
     def sizes_of_window(self, call: Call) -> list[Size]:
         """Return the sizes of the window along each axis after the channels."""
@@ -82,7 +82,7 @@ class Window(Operator):
                     sizes.append(named if more else whole)
         return tuple(sizes)
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         pads = self.pads(call)
         if min(pads, default=0) < 0:
             raise UnknownOpError
@@ -101,19 +101,19 @@ class Window(Operator):
 
     def _of_channels(self) -> Iterator[Move]:
         yield Move(0, 0, 0)
-        yield Move(0, 1, 1) if self.window == "pool" else Move(0, 1, None, 0, "mixes", _SUMS)
+        yield Move(0, 1, 1) if self.window == "pool" else Move(0, 1, None, 0, "mixes", SUMS)
 
     def pads_with_zeros(self, call: Call) -> bool:
         if self.window == "conv":
-            return not self.kind.endswith("Integer")
-        return self.kind.endswith(("AveragePool", "AvgPool")) and call.get("count_include_pad", 0) == 1
+            return not self.has_zero_points
+        return self.averages and call.get("count_include_pad", 0) == 1
 
 
 class FusedConvolution(Window):
     """Conv with an activation of its output, from ONNX Runtime's optimizer."""
 
-    def understands(self, op: Op) -> bool:
-        return super().understands(op) and str(op.attributes.get("activation")) in _FUSED
+    def supports(self, op: Op) -> bool:
+        return super().supports(op) and str(op.attributes.get("activation")) in _KEEPS_ZERO
 
 
 class GroupConvolution(Window):
@@ -128,6 +128,8 @@ class Deconvolution(Window):
     """Transposed convolution: with stride 1, a convolution with a reversed kernel and full padding."""
 
     # Its own padding cuts these steps off again.
+
+    has_bias: bool = True  # whether its third input is a bias; otherwise the sizes of its output
 
     def shape(self, call: Call, output: int) -> Shape | None:
         spatial, kernel = call.rank() - 2, call.shape(1)[2:]
@@ -148,7 +150,7 @@ class Deconvolution(Window):
                 sizes.append(whole if is_same else f"{call.op.outputs[0]}#{k + 2}")
         return tuple(sizes)
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         yield from self._of_channels()
         strides = self.counts(call, "strides")
         for k, size in enumerate(self.sizes_of_window(call)):
@@ -164,7 +166,7 @@ class Deconvolution(Window):
         """Return the steps added at both ends of an axis, and its reach; None if unknown."""
         count, auto = call.rank() - 2, str(call.get("auto_pad", "NOTSET")).upper()
         pads = call.numbers("pads") or [0] * (2 * count)
-        is_given = bool(call.numbers("output_shape")) or call.is_given(2 if "::" in self.kind else 99)
+        is_given = bool(call.numbers("output_shape")) or (not self.has_bias and call.is_given(2))
         if is_given or not isinstance(size, int) or self.counts(call, "output_padding", 0)[k]:
             return None
         if (auto.startswith("SAME") and size != 1) or (auto == "VALID" and any(pads)):
@@ -182,6 +184,8 @@ class Deconvolution(Window):
 
 
 class OpenVinoDeconvolution(Deconvolution):
+    has_bias: bool = False
+
     def shape(self, call: Call, output: int) -> Shape | None:
         return None
 
@@ -209,7 +213,7 @@ class Pad(Operator):
             sizes.append(size + sum(ends) if isinstance(size, int) else named)
         return tuple(sizes)
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         for axis, (begin, end) in enumerate(self.pads(call)):
             yield Move(0, axis, axis, 0, "", "pads time in each run", begin, end)
 
@@ -256,7 +260,7 @@ class Resize(Operator):
         exact, rounded = size * scale, np.float32(size) * np.float32(scale)
         return int(exact) if int(exact) == int(rounded) else None
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         """Yield the moves of axes. An axis stays if its scale is 1, or if its size stays."""
         shape, out, axes = call.shape(), call.facts.shape(call.op.outputs[0]), self.axes(call)
         if not self._is_plain(call):
@@ -283,7 +287,7 @@ class Interpolate(Operator):
     dtype: str | int | None = 0
     resizes: ClassVar[bool] = True
 
-    def along(self, call: Call) -> Iterator[Move]:
+    def moves(self, call: Call) -> Iterator[Move]:
         if any(call.numbers("pads_begin") + call.numbers("pads_end")):
             raise UnknownOpError
         axes = [axis % call.rank() for axis in call.numbers("axes")]
@@ -293,29 +297,31 @@ class Interpolate(Operator):
             yield Move(0, axis, axis) if is_same else Move(0, axis, axis, 0, "mixes", "resizes time")
 
 
-_WORDS = "auto_pad ceil_mode count_include_pad dilations group kernel_shape p pads storage_order strides"
-_FUSED = dict.fromkeys(("Relu", "LeakyRelu", "Tanh"), True)  # they return zero for zero
-_FUSED |= dict.fromkeys(("Sigmoid", "HardSigmoid", "Clip"), False)
-_RESIZE = "antialias coordinate_transformation_mode cubic_coeff_a exclude_outside mode extrapolation_value"
+# Names of attributes.
+_WINDOW = "auto_pad ceil_mode count_include_pad dilations group kernel_shape p pads storage_order strides"
+# Fused activations, and whether they return zero for zero.
+_KEEPS_ZERO = dict.fromkeys(("Relu", "LeakyRelu", "Tanh"), True)
+_KEEPS_ZERO |= dict.fromkeys(("Sigmoid", "HardSigmoid", "Clip"), False)
+_RESIZING = "antialias coordinate_transformation_mode cubic_coeff_a exclude_outside mode extrapolation_value"
 
 register(
-    Window("Conv", _WORDS, max_inputs=3, window="conv"),
+    Window("Conv", _WINDOW, max_inputs=3, window="conv"),
     # A fourth input would be added to its output.
     FusedConvolution(
-        "com.microsoft::FusedConv", f"{_WORDS} activation activation_params", max_inputs=3, window="conv"
+        "com.microsoft::FusedConv", f"{_WINDOW} activation activation_params", max_inputs=3, window="conv"
     ),
-    Window("ConvInteger", _WORDS, max_inputs=4, window="conv", dtype="int32"),
-    Deconvolution("ConvTranspose", f"{_WORDS} output_padding output_shape", max_inputs=3, window="conv"),
-    *(Window(kind, _WORDS, window="pool") for kind in ("MaxPool", "AveragePool", "LpPool")),
-    Window("openvino::Convolution", _WORDS, max_inputs=2, window="conv"),
-    GroupConvolution("openvino::GroupConvolution", _WORDS, max_inputs=2, window="conv"),
-    *(Window(f"openvino::{kind}", _WORDS, window="pool") for kind in ("MaxPool", "AvgPool")),
+    Window("ConvInteger", _WINDOW, max_inputs=4, window="conv", dtype="int32", has_zero_points=True),
+    Deconvolution("ConvTranspose", f"{_WINDOW} output_padding output_shape", max_inputs=3, window="conv"),
+    *(Window(kind, _WINDOW, window="pool") for kind in ("MaxPool", "LpPool", "openvino::MaxPool")),
+    *(Window(kind, _WINDOW, window="pool", averages=True) for kind in ("AveragePool", "openvino::AvgPool")),
+    Window("openvino::Convolution", _WINDOW, max_inputs=2, window="conv"),
+    GroupConvolution("openvino::GroupConvolution", _WINDOW, max_inputs=2, window="conv"),
     *(
-        OpenVinoDeconvolution(f"openvino::{kind}BackpropData", f"{_WORDS} output_padding", window="conv")
+        OpenVinoDeconvolution(f"openvino::{kind}BackpropData", f"{_WINDOW} output_padding", window="conv")
         for kind in ("Convolution", "GroupConvolution")
     ),
     Pad("Pad", "mode value paddings"),
-    Resize("Resize", f"{_RESIZE} axes keep_aspect_ratio_policy nearest_mode", max_inputs=4),
+    Resize("Resize", f"{_RESIZING} axes keep_aspect_ratio_policy nearest_mode", max_inputs=4),
     Resize("Upsample", "mode scales", max_inputs=2),
     Interpolate("openvino::Interpolate", "axes scales pads_begin pads_end"),
 )
@@ -323,6 +329,7 @@ register(
 
 def adds_no_bias(op: Op, operator: Operator) -> bool:
     """Whether an operator is a convolution that returns zeros for zeros."""
-    is_plain = operator.window == "conv" and not isinstance(operator, Deconvolution)
-    keeps_zero = _FUSED.get(str(op.attributes.get("activation", "Relu")), False)
-    return is_plain and keeps_zero and not op.kind.endswith("Integer") and len(op.inputs) < 3
+    if not isinstance(operator, Window) or isinstance(operator, Deconvolution) or operator.window != "conv":
+        return False
+    keeps_zero = _KEEPS_ZERO.get(str(op.attributes.get("activation", "Relu")), False)
+    return keeps_zero and not operator.has_zero_points and len(op.inputs) < 3

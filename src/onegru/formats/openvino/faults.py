@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onegru.formats.openvino.kinds import MORE_UNARY, UNARY
+from onegru.formats.openvino.kinds import READ_ONLY_UNARY, UNARY
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
 
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 # Elementwise layers: each output element depends on one element of one input if the others are scalars.
 _ELEMENTWISE = frozenset(
     {
-        *(*UNARY.values(), *MORE_UNARY.values()),
+        *(*UNARY.values(), *READ_ONLY_UNARY.values()),
         *("Relu", "Clamp", "Elu", "Gelu", "HSigmoid", "HardSigmoid", "Round", "Selu", "Swish"),
         *("Add", "Subtract", "Multiply", "Divide", "Power", "Maximum", "Minimum"),
     }

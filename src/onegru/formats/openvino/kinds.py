@@ -34,8 +34,8 @@ UNARY = {
 }
 # The opsets that introduced layers of UNARY, where it is not opset1.
 _FIRST_OPSETS = {"SoftPlus": "opset4", "SoftSign": "opset9"}
-#: Further operators with one input, which are read but not written.
-MORE_UNARY = {
+#: Further operators with one input. onegru reads their layers, but never writes new ones.
+READ_ONLY_UNARY = {
     **{"Ceil": "Ceiling", "HardSwish": "HSwish"},
     **{name: name for name in ("Erf", "Mish", "Sign", "Floor", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan")},
     **{name: name for name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
@@ -48,8 +48,8 @@ _BINARY = {
     **{"Greater": "Greater", "GreaterOrEqual": "GreaterEqual"},
 }
 
-_LAST = 2**63 - 1
-_LARGEST = 3.4e38
+_TO_END, _TO_START = 2**63 - 1, 1 - 2**63  # bounds of a slice
+_NO_LIMIT = 3.4e38  # float32's largest value, rounded down
 # Types of inputs of a Range, each with a possible type of its result; 16-bit types would round step counts.
 _COUNTED = {(a, b) for a in ("int32", "int64") for b in ("int32", "int64", "float32", "float64")}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -102,7 +102,7 @@ def _binary(kind: str) -> ReadingRule:
 for _kind, _layer in UNARY.items():
     reads(_layer)(_same(_kind))
     writes(_kind)(_plain(_layer, _FIRST_OPSETS.get(_layer, "opset1")))
-for _kind, _layer in MORE_UNARY.items():
+for _kind, _layer in READ_ONLY_UNARY.items():
     reads(_layer)(_same(_kind))
 for _kind, _layer in _BINARY.items():  # Divide, Power, Maximum and Minimum have their own rules for reading
     reads(_layer, inputs=3 if _layer == "Select" else 2)(_binary(_kind))
@@ -126,7 +126,7 @@ def _bound(layer: LayerTranslation) -> Op:
     kind, sign = ("Max", -1) if layer.original.type == "Maximum" else ("Min", 1)
     for bound, value in (layer.inputs, layer.inputs[::-1]):
         array = layer.flow.constant(bound)
-        if array is not None and array.ndim == 0 and array.dtype.kind == "f" and sign * array > _LARGEST:
+        if array is not None and array.ndim == 0 and array.dtype.kind == "f" and sign * array > _NO_LIMIT:
             return layer.op("Identity", value)
     return _binary(kind)(layer)
 
@@ -379,12 +379,12 @@ def _strided_slice(layer: LayerTranslation) -> Op:
             continue
         if is_single:
             start = 0 if no_begin else begin
-            cut.append((start, start + 1 if start != -1 else _LAST, axis, 1))
+            cut.append((start, start + 1 if start != -1 else _TO_END, axis, 1))
             gone.append(axis)
         else:
             start = (0 if stride > 0 else -1) if no_begin else begin
-            stop = (_LAST if stride > 0 else 1 - 2**63) if no_end else end
-            if (start, stop, stride) != (0, _LAST, 1):
+            stop = (_TO_END if stride > 0 else _TO_START) if no_end else end
+            if (start, stop, stride) != (0, _TO_END, 1):
                 cut.append((start, stop, axis, stride))
             new_axis += 1
         axis += 1
@@ -430,15 +430,9 @@ def _write_slice(flow: Flow, op: Op) -> NewLayer:
 def _reverse(layer: LayerTranslation) -> Op:
     if layer.word("mode", "") != "index":
         raise UnknownLayerError
-    axes = layer.integers(1)
-    return layer.op(
-        "Slice",
-        layer.inputs[0],
-        starts=(-1,) * len(axes),
-        ends=(1 - 2**63,) * len(axes),
-        axes=tuple(axes),
-        steps=(-1,) * len(axes),
-    )
+    axes = tuple(layer.integers(1))
+    last, end = (-1,) * len(axes), (_TO_START,) * len(axes)
+    return layer.op("Slice", layer.inputs[0], starts=last, ends=end, axes=axes, steps=last)
 
 
 @reads("Broadcast", inputs=(2, 3))
@@ -544,14 +538,8 @@ def _interpolate(layer: LayerTranslation) -> Op:
     return layer.op("openvino::Interpolate", axes=tuple(axes), **known, **pads)
 
 
-@reads(
-    "Convolution",
-    "GroupConvolution",
-    "MaxPool",
-    "AvgPool",
-    "ConvolutionBackpropData",
-    "GroupConvolutionBackpropData",
-)
+@reads("Convolution", "GroupConvolution", "MaxPool", "AvgPool")
+@reads("ConvolutionBackpropData", "GroupConvolutionBackpropData")
 def _window(layer: LayerTranslation) -> Op:
     """Translate a convolution or a pooling, with ONNX's attributes."""
     auto = layer.word("auto_pad", "explicit")

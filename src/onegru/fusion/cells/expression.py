@@ -200,7 +200,7 @@ def _where(exprs: Expressions, op: Op, view: View) -> Polynomial:
 
 
 def _matmul(exprs: Expressions, op: Op, view: View) -> Polynomial:
-    if not OPERATORS[op.kind].understands(op):
+    if not OPERATORS[op.kind].supports(op):
         raise UnknownOpError
     first, second = op.inputs
     ranks = len(exprs.shape(first)), len(exprs.shape(second))
@@ -236,7 +236,7 @@ def _gemm(exprs: Expressions, op: Op, view: View) -> Polynomial:
 
 def _fused_gemm(exprs: Expressions, op: Op, view: View) -> Polynomial:
     function = _FUNCTIONS.get(str(op.attributes.get("activation")))
-    if function is None or not OPERATORS[op.kind].understands(op):
+    if function is None or not OPERATORS[op.kind].supports(op):
         raise UnknownOpError
     return function(exprs.algebra, _gemm(exprs, op, view), activation_numbers(op))
 

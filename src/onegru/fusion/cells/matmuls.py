@@ -92,7 +92,7 @@ class Matmuls(Views):
         if op is None or op.kind not in _MOVE_OR_CUT:
             return flow.aliases.get(name), axis
         try:
-            moves = [item for item in operator_of(op.kind).along(Call(op, flow)) if item.to == axis]
+            moves = [item for item in operator_of(op.kind).moves(Call(op, flow)) if item.to == axis]
         except (UnknownOpError, *BROKEN):
             return None, axis
         found = [item for item in moves if op.outputs[item.output] == name and item.input == 0]

@@ -43,11 +43,11 @@ def _layers_of_checkpoint(path: Opened, nodes: Sequence[str], keras_version: str
     listed = ", ".join(map(repr, layers))
     if not nodes:
         layers = distinct_layers(layers)
-        is_chain, why = format_of(path).chain(path, keras_version)
+        is_chain, obstacle = format_of(path).layer_chain(path, keras_version)
         if is_chain:
             return joined([*layers.values()])
-        if why:
-            raise SpecError(f"{path}: {why}; say with nodes (--node NAME) which to take, of {listed}")
+        if obstacle:
+            raise SpecError(f"{path}: {obstacle}; say with nodes (--node NAME) which to take, of {listed}")
         if len(layers) > 1:
             words = f"{path}: contains {count(len(layers), 'GRU')}"
             raise SpecError(f"{words}; say with nodes (--node NAME) which to take, of {listed}")

@@ -12,7 +12,7 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.table import operator_of
 from onegru.formats.stream_note import State
 from onegru.timeline.planning.plan import FirstSteps
-from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unknown
+from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, refusal
 
 _COMPUTED_BOUNDS = 10  # the first opset where a Slice has computed bounds
 
@@ -21,7 +21,7 @@ def accumulate_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
     """Continue a sum or product from the last chunk, which is prepended to keep the order."""
     label = label_of(op)
     dtype = dtype_of(edit.flow, op, op.inputs[0])
-    what, begins = op.kind.removeprefix("Cum").lower(), operator_of(op.kind).accumulates
+    what, begins = op.kind.removeprefix("Cum").lower(), operator_of(op.kind).start_value
     state = new_state(edit, op, what, dtype, sizes.first_shape(op, op.inputs[0], axis, 1))
     parts = [state.input, edit.input_of(op, 0)]
     joined = edit.add("Concat", parts, f"{label}/joined", before=op, axis=axis)
@@ -70,7 +70,7 @@ def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> S
 def size_of(edit: Edit, op: Op, opset: int, value: str, axis: int) -> str:
     """Add operators that compute a size of a value, as a bound of a Slice."""
     if opset < _COMPUTED_BOUNDS:
-        raise unknown(
+        raise refusal(
             op, f"a Slice has no computed bounds before opset {_COMPUTED_BOUNDS}; convert the model"
         )
     shape = edit.add("Shape", [value], f"{label_of(op)}/shape", before=op)

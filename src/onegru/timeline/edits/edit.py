@@ -21,7 +21,7 @@ from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.edits.counts import accumulate_on, new_state, number_on, size_of, take_first
 from onegru.timeline.edits.sizes import SizesRewriter, with_equal_sizes
 from onegru.timeline.planning.plan import Cache, StreamingPlan
-from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unknown
+from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, refusal
 from onegru.timeline.starts import evaluated
 
 _MOST_ELEMENTS = 1 << 21  # of a state that is followed element by element
@@ -171,7 +171,7 @@ class StreamingRewriter:
             assert isinstance(call.operator, Slice)
             bounds = call.operator.bounds(call, other)
             if bounds is None or bounds[2] != 1:
-                raise unknown(op, "it cuts time, and another axis in steps")
+                raise refusal(op, "it cuts time, and another axis in steps")
             if bounds != (0, None, 1):
                 found += [bounds[0], END if bounds[1] is None else bounds[1], other]
         return found
@@ -218,14 +218,14 @@ class StreamingRewriter:
         try:
             self.edit.rename({name: self.edit.fresh(f"{name}/now"), delayed: name})
         except LookupError as error:
-            raise unknown(self.flow.producers[name], f"a body reads {name!r}, an output") from error
+            raise refusal(self.flow.producers[name], f"a body reads {name!r}, an output") from error
 
     def _open_states(self, op: Op) -> None:
         """Replace the initial states of a recurrence by inputs, and add its last states as outputs."""
         edit, label = self.edit, label_of(op)
         for (first, last), what in zip(recurrent(op).states, ("state", "cell"), strict=False):
             old = edit.input_of(op, first)
-            if (outside := self.analysis.outside(old, self.plan.inputs)) is not None:
+            if (outside := self.analysis.unstreamed_input(old, self.plan.inputs)) is not None:
                 self.parts.setdefault(outside, []).append((old, op, last))
                 continue
             input_name, output_name = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
@@ -233,7 +233,7 @@ class StreamingRewriter:
             start = self.analysis.start_of(op, old) if old else None
             if start is not None and (many := start.shape[len(before)]) > 1:
                 if len(rows) > 1:
-                    raise unknown(op, "it starts from different numbers in each row")
+                    raise refusal(op, "it starts from different numbers in each row")
                 rows = (many,)
             shape = (*before, *rows, *after)
             dtype = dtype_of(self.flow, op, op.inputs[0])
@@ -290,12 +290,12 @@ class StreamingRewriter:
         is_batch_first = recurrence.is_batch_first(op)
         R = self.flow.shape(op.inputs[recurrence.recurrent_weights])
         if R is None or not isinstance(R[-1], int) or not isinstance(R[0], int):
-            raise unknown(op, "the shape of R is not known")
+            raise refusal(op, "the shape of R is not known")
         size = self.sizes.size(op.inputs[0], 0 if is_batch_first else 1)
         self.sizes.unify(op.inputs[0], 0 if is_batch_first else 1)
         rows = tuple(self.sizes.named(op, item) for item in (size if isinstance(size, tuple) else (size,)))
         if sum(isinstance(item, str) for item in rows) > 1:
-            raise unknown(op, f"its rows are a product of open sizes ({', '.join(map(str, rows))})")
+            raise refusal(op, f"its rows are a product of open sizes ({', '.join(map(str, rows))})")
         return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
 
 
@@ -305,7 +305,7 @@ def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_only_initial
     why = "each must start from its own part, and all parts must be used"
     if not is_only_initial:
         why = "no other operator may use it"
-    return unknown(parts[0][1], f"input {name!r} is the initial state of {labels}; {why}")
+    return refusal(parts[0][1], f"input {name!r} is the initial state of {labels}; {why}")
 
 
 def _joins(

@@ -100,7 +100,7 @@ def _fix_steps(
         dim
         for value in model.graph.input
         for dim, axis in zip(
-            value.type.tensor_type.shape.dim, analysis.known.get(value.name) or (), strict=False
+            value.type.tensor_type.shape.dim, analysis.axes_of.get(value.name) or (), strict=False
         )
         if axes.main(axis) <= time and not dim.dim_value
     ]

@@ -44,10 +44,11 @@ class _Ir(EditedIr):
         names = {
             axis: size
             for value in self.inputs.values()
-            for axis, size in zip(analysis.known.get(value) or (), self.flow.shape(value) or (), strict=False)
+            for axes in [analysis.axes_of.get(value) or ()]
+            for axis, size in zip(axes, self.flow.shape(value) or (), strict=False)
         }
         for op in analysis.recurrent:
-            rows = (analysis.known.get(op.inputs[0]) or ((),))[0]
+            rows = (analysis.axes_of.get(op.inputs[0]) or ((),))[0]
             for first, _ in recurrent(op).states:
                 shape = self.flow.shape(op.inputs[first])
                 if op.inputs[first] in self.inputs.values() and shape and isinstance(shape[0], str):

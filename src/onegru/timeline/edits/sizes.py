@@ -12,7 +12,7 @@ from onegru.dataflow.operator import Op, Size
 from onegru.formats.stream_note import State
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.planning.plan import StreamingPlan
-from onegru.timeline.size_names import SizeNames, label_of, unknown
+from onegru.timeline.size_names import SizeNames, label_of, refusal
 
 
 class SizesRewriter:
@@ -43,10 +43,11 @@ class SizesRewriter:
     def keep_axis(self, op: Op, axis: int) -> None:
         """Let a Reshape with computed sizes keep the steps of its input."""
         sizes: list[int | str] = []
-        before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
+        axes_of = self.analysis.axes_of
+        before, after = axes_of.get(op.inputs[0]) or (), axes_of[op.outputs[0]] or ()
         shape = self.flow.shape(op.outputs[0]) or ()
         if len(shape) != len(after):
-            raise unknown(op, "its sizes have a number of steps that is not that of what it takes")
+            raise refusal(op, "its sizes have a number of steps that is not that of what it takes")
         for index, size in enumerate(shape):
             if index == axis:
                 sizes.append(0 if index < len(before) and before[index] == after[index] else -1)
@@ -61,7 +62,8 @@ class SizesRewriter:
         array = self.flow.constant(op.inputs[1])
         assert array is not None
         sizes: list[int | str] = [int(size) for size in array.ravel()]
-        before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
+        axes_of = self.analysis.axes_of
+        before, after = axes_of.get(op.inputs[0]) or (), axes_of[op.outputs[0]] or ()
         if axis < len(before) and before[axis] == after[axis]:
             sizes[axis] = 0  # the input's size
         elif -1 not in sizes:
@@ -82,7 +84,7 @@ class SizesRewriter:
         factors = self.sizes.sources(op.outputs[0], axis)
         if factors is None or any(self.plan.inputs.get(name) == other for name, other in factors[1]):
             why = "its sizes have the number of steps written down, next to an open size that no input has"
-            raise unknown(op, why)
+            raise refusal(op, why)
         number, input_axes = factors
         edit, label = self.edit, label_of(op)
         found = [] if number == 1 else [edit.ints(number)]
@@ -132,9 +134,9 @@ def with_equal_sizes(sizes: SizeNames, edit: Edit, states: Sequence[State]) -> l
     def one(shape: Sequence[Size]) -> tuple[Size, ...]:
         return tuple(sizes.shared(size) if isinstance(size, str) else size for size in shape)
 
-    for name in sizes.flow.inputs if sizes.same else ():
+    for name in sizes.flow.inputs if sizes.common_names else ():
         for axis, size in enumerate(sizes.declared(name)):
-            if size in sizes.same:
+            if size in sizes.common_names:
                 edit.sizes[name, axis] = sizes.shared(str(size))
     for declared in (edit.inputs, edit.outputs):
         declared |= {name: replace(item, shape=one(item.shape)) for name, item in declared.items()}

@@ -24,7 +24,7 @@ class PlanContext:
     def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, may_cancel: bool) -> None:
         self.analysis = analysis
         # The factors of time axes, and those that are only time.
-        self.time, self.only_time = analysis.axes.of_time(time)
+        self.time, self.only_time = analysis.axes.time_factors(time)
         self.delay = delay  # whether outputs may be delayed
         self.may_cancel = may_cancel  # whether known leading steps may make up for a delay
         self.extents: dict[str, TimeExtent] = {}
@@ -76,17 +76,17 @@ class PlanContext:
     def timed(self, name: str) -> list[int]:
         """Return the time axes of a value, including one with a single step."""
         return [
-            index for index, axis in enumerate(self.analysis.known.get(name) or ()) if self.goes_along(axis)
+            index for index, axis in enumerate(self.analysis.axes_of.get(name) or ()) if self.goes_along(axis)
         ]
 
     def is_only_time(self, name: str, axis: int) -> bool:
         """Whether an axis is only time."""
-        main = self.analysis.axes.main((self.analysis.known[name] or ())[axis])
+        main = self.analysis.axes.main((self.analysis.axes_of[name] or ())[axis])
         return len(main) == 1 and main <= self.only_time
 
     def leads(self, name: str, axis: int) -> bool:
         """Whether an axis has all elements of a step before the next step."""
-        factors = self.analysis.axes.flat((self.analysis.known[name] or ())[axis])
+        factors = self.analysis.axes.flat((self.analysis.axes_of[name] or ())[axis])
         large = [
             item
             for item in factors

@@ -173,10 +173,10 @@ class Planner(PlannerPart):
         if not with_steps and not gives_time and self.context.counting.isdisjoint(inputs):
             self.context.newest.update(outputs)
             return
-        if moves is None or any(self.analysis.known.get(name) is None for name in (*with_steps, *outputs)):
+        if moves is None or any(self.analysis.axes_of.get(name) is None for name in (*with_steps, *outputs)):
             self.context.refuse("unknown", IN_LOOP if kind in _LOOPS else UNKNOWN)
             return
-        if (axes := self.analysis.all_steps(op)) is not None and axes[0] in timed[op.inputs[0]]:
+        if (axes := self.analysis.whole_gather(op)) is not None and axes[0] in timed[op.inputs[0]]:
             self.context.changes.whole.append((op, axes[1]))
             self.context.extents[op.outputs[0]] = self.context.extent(op.inputs[0])
             return
@@ -194,7 +194,7 @@ class Planner(PlannerPart):
         if id(op) in self.analysis.lost:
             self.sizes.plan_reshape(op, timed[op.outputs[0]], extent)
             return
-        if operator_of(kind).drops_ones(op):
+        if operator_of(kind).drops_unit_axes(op):
             self.context.refuse("unknown", "takes away time where a run has a single step")
         if kind in ("Expand", "Resize"):
             self.sizes.check_expand(op, timed, extent)
@@ -271,7 +271,7 @@ class Planner(PlannerPart):
     def _concat_axis(self, op: Op) -> int:
         """Return the axis along which a Concat joins."""
         axis: int = op.attributes.get("axis", 0)
-        return axis % len(self.analysis.known[op.outputs[0]] or (0,))
+        return axis % len(self.analysis.axes_of[op.outputs[0]] or (0,))
 
     def _wait_for_zeros(self, op: Op, index: int, extent: TimeExtent) -> TimeExtent:
         """Delay by the number of leading zeros, unless they are known or were cut off."""
@@ -322,7 +322,7 @@ class Planner(PlannerPart):
             return
         if kind == "Resize" and self.analysis.call(op).is_given(3):
             return  # its sizes were checked before
-        if operator.accumulates is not None and move.hazard and not self.analysis.call(op).get("reverse"):
+        if operator.start_value is not None and move.hazard and not self.analysis.call(op).get("reverse"):
             if self.context.is_only_time(op.inputs[0], move.axis):
                 self.context.changes.accumulated.append((op, move.axis))
             else:

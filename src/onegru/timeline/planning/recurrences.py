@@ -59,7 +59,7 @@ class RecurrencesPlanner(PlannerPart):
             is_computed = name in self.context.counting and self.flow.fill(name) != 0
             if is_computed or (
                 name
-                and self.analysis.outside(name, self.context.streamed) is None
+                and self.analysis.unstreamed_input(name, self.context.streamed) is None
                 and self.analysis.start_of(op, name) is None
             ):
                 self.context.refuse("remembers", "starts from a state that is computed in each run")
@@ -72,7 +72,7 @@ class RecurrencesPlanner(PlannerPart):
     def _delay_states(self, op: Op, extent: TimeExtent) -> None:
         """Record the delay of a recurrence's external states, because it also needs a step in each run."""
         for first, _ in recurrent(op).states:
-            state_input = self.analysis.outside(op.input(first), self.context.streamed)
+            state_input = self.analysis.unstreamed_input(op.input(first), self.context.streamed)
             if extent.delay > 0 and state_input is not None and state_input in self.analysis.states:
                 state_output = self.analysis.states[state_input]
                 self.context.changes.delays[state_output] = max(

@@ -44,11 +44,11 @@ class SizesPlanner(PlannerPart):
 
     def _is_filled(self, op: Op) -> bool:
         """Whether an operator repeats its input for each step, as many times as another value has steps."""
-        filled_by = operator_of(op.kind).filled_by
-        if filled_by is None or self.analysis.moves[id(op)] is None:
+        shape_input = operator_of(op.kind).shape_input
+        if shape_input is None or self.analysis.moves[id(op)] is None:
             return False
-        name, sizes = op.outputs[0], self.context.sizes_in(op.inputs[filled_by])
-        steps, axes = self.context.steps_in(sizes), self.analysis.known.get(name)
+        name, sizes = op.outputs[0], self.context.sizes_in(op.inputs[shape_input])
+        steps, axes = self.context.steps_in(sizes), self.analysis.axes_of.get(name)
         extents = {self.context.extent(value) for values in steps for value in values}
         if sizes is None or axes is None or len(steps) != 1 or len(steps[0]) != 1 or len(extents) != 1:
             return False
@@ -85,7 +85,7 @@ class SizesPlanner(PlannerPart):
         others = {name for name in others & self.analysis.dynamic if self.context.sizes_in(name) is None}
         if not others:
             self.context.made.update(filter(None, op.outputs))
-            if counts or operator_of(op.kind).accumulates is not None:
+            if counts or operator_of(op.kind).start_value is not None:
                 self.context.indices.update(filter(None, op.outputs))
         elif counts and not others <= self.context.streamed:
             self.context.refuse(
@@ -116,7 +116,7 @@ class SizesPlanner(PlannerPart):
     def _cuts_only_time(self, op: Op, index: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
         """Whether a Slice with bounds that count steps only has these bounds on time, and keeps its axes."""
         axes = self.flow.ints(op, "axes", 3)
-        sizes, rank = self.context.sizes_in(op.inputs[index]), len(self.analysis.known[op.inputs[0]] or ())
+        sizes, rank = self.context.sizes_in(op.inputs[index]), len(self.analysis.axes_of[op.inputs[0]] or ())
         if index > 2 or axes is None or any(move.to is None for move in moves):
             return False
         counted = [
@@ -160,7 +160,7 @@ class SizesPlanner(PlannerPart):
         name = op.input(port)
         if not name:
             return
-        sizes, rank = self.context.sizes_in(name), len(self.analysis.known[op.outputs[0]] or ())
+        sizes, rank = self.context.sizes_in(name), len(self.analysis.axes_of[op.outputs[0]] or ())
         if sizes is None:
             self.context.refuse("unknown", "has sizes that are computed in a way that is not known")
             return

@@ -80,7 +80,7 @@ class SlicesPlanner(PlannerPart):
         starts, ends, axes = (
             self.flow.ints(op, name, port) for port, name in enumerate(("starts", "ends", "axes"), 1)
         )
-        rank = len(self.analysis.known[op.inputs[0]] or ())
+        rank = len(self.analysis.axes_of[op.inputs[0]] or ())
         index = axis if axes is None else [item % rank for item in axes].index(axis)
         return starts is not None and ends is not None and starts[index] == -1 and ends[index] >= ENDLESS
 
