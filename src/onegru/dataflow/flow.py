@@ -53,8 +53,8 @@ class Flow:
         self._dtypes = dict(dtypes or {})
         self._loaded: dict[str, Array] = {}
         self._folded = 0
-        self._changes: list[int] = outer._changes if outer is not None else [0]  # number of changes so far
-        self._answers_at = -1
+        self._changes: list[int] = outer._changes if outer is not None else [0]  # one count for nested graphs
+        self._answers_at = -1  # the count when the stored answers were valid
         self.index()
 
     def index(self) -> None:
@@ -117,7 +117,7 @@ class Flow:
         return flow
 
     def resolve(self, name: str) -> str:
-        """Return the original name of a value, before aliases and constant loop inputs."""
+        """Return the original name of a value, before aliases, copies, and products with ones."""
         return self.owner(name)._find_origin(name)
 
     @memoized("_origins", if_circular=lambda flow, name: name)
@@ -129,7 +129,7 @@ class Flow:
         return name if passed is None else self.resolve(passed)
 
     def _exact_origin(self, name: str) -> str:
-        """Return the original name of a value that others pass on unchanged."""
+        """Return the original name of a value as `resolve`, but only before aliases and copies."""
         return self.owner(name)._find_exact_origin(name)
 
     @memoized("_exact_origins", if_circular=lambda flow, name: name)

@@ -312,8 +312,8 @@ class TimeAnalysis:
     def start_of(self, op: Op, name: str) -> Array | None:
         """Return the initial state of a recurrence, with equal rows as one; None if it is computed."""
         recurrence = recurrence_of(op)
-        rows = 0 if recurrence is not None and recurrence.is_batch_first(op) else 1
-        return np.zeros((1, 1, 1)) if self.flow.fill(name) == 0 else constant_start(self.flow, name, rows)
+        batch = 0 if recurrence is not None and recurrence.is_batch_first(op) else 1
+        return np.zeros((1, 1, 1)) if self.flow.fill(name) == 0 else constant_start(self.flow, name, batch)
 
     def unstreamed_input(self, name: str, streamed: Collection[str]) -> str | None:
         """Return the input of the model, except these, that contains a value; None for others."""

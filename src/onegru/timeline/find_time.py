@@ -30,15 +30,15 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "
     """Return the factors of axes that are time."""
     if asked:
         return _as_asked(analysis, asked)
-    ways: list[tuple[set[int], Size]] = []
+    times: list[tuple[set[int], Size]] = []  # the factors of the time axes of GRUs, and their sizes
     forward = [op for op in analysis.recurrent if op.attributes.get("direction", "forward") in _FORWARD]
     for op in forward or analysis.recurrent:
         axes, shape = analysis.axes_of.get(op.inputs[0]), analysis.shape(op.inputs[0])
         if axes is not None and shape is not None and len(axes) == 3:
             axis = time_axis(op)
             main = analysis.axes.main(axes[axis])
-            if main not in [way for way, _ in ways]:
-                ways.append((main, shape[axis]))
+            if main not in [factors for factors, _ in times]:
+                times.append((main, shape[axis]))
     of_inputs = {
         factor
         for name in analysis.inputs
@@ -46,12 +46,12 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "
         for axis in analysis.axes_of.get(name) or ()
         for factor in analysis.axes.main(axis)
     }
-    ways = [way for way in ways if way[0] <= of_inputs]
-    if len(ways) > 1:  # others go along frequencies, which have a fixed number
-        ways = [way for way in ways if isinstance(way[1], str)] or ways
-    if len(ways) != 1:
-        what = "no GRU goes along an axis of an input" if not ways else "GRUs go along several axes"
-        if not ways and any(op.kind in _CELLS for op in analysis.ops):
+    times = [(factors, size) for factors, size in times if factors <= of_inputs]
+    if len(times) > 1:  # others go along frequencies, which have a fixed number
+        times = [(factors, size) for factors, size in times if isinstance(size, str)] or times
+    if len(times) != 1:
+        what = "no GRU goes along an axis of an input" if not times else "GRUs go along several axes"
+        if not times and any(op.kind in _CELLS for op in analysis.ops):
             raise SpecError.of(
                 "time",
                 "the model has cells, which take one step in a run; stream() carries "
@@ -59,7 +59,7 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "
             )
         said = f"time={{{example!r}: 1}} (--time {example}=1)"
         raise SpecError.of("time", f"{what}; give the time axis of an input, as {said} does for axis 1")
-    return ways[0][0]
+    return times[0][0]
 
 
 def _as_asked(analysis: TimeAnalysis, asked: Mapping[str, int]) -> set[int]:

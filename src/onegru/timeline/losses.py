@@ -41,11 +41,11 @@ class LossFinder:
         self.is_single = bool(roots) and all(size == 1 for _, size in roots)  # whether a run has one step
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.planner, self.plan = Planner(analysis, self.time, delay=False), StreamingPlan()
-        self.lead: dict[str, int] = {}  # steps before the run's own
+        self.lead: dict[str, int] = {}  # steps of the last run that each value has in front
 
     def findings(self) -> list[Finding]:
         """Return the operators that compute other results in chunks than in one run."""
-        found = [] if self.is_single else list(dict.fromkeys(self._of_states()))
+        found = [] if self.is_single else list(dict.fromkeys(self._state_faults()))
         if not self.time:
             why = "starts over in each run, if it runs along time, which is not known"
             return found + [
@@ -124,7 +124,7 @@ class LossFinder:
         axes = self.analysis.axes_of.get(name) or ()
         return [index for index, axis in enumerate(axes) if self.analysis.axes.goes_along(axis, self.time)]
 
-    def _of_states(self) -> Iterator[Finding]:
+    def _state_faults(self) -> Iterator[Finding]:
         """Find faults of recurrences that carry states, regardless of the time axis elsewhere."""
         for op in self.analysis.recurrent:
             if id(op) not in self.carried:

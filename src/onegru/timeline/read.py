@@ -12,10 +12,12 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.nonempty import drop_guards
 from onegru.formats.graph import Graph, Outline
 
+IR_OPSET = 13  # of the operators that represent the layers of an IR
+
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Operators of a model."""
+    """Operators of a model, along which time is followed."""
 
     flow: Flow  # the operators
     opset: int  # the opset of the operators
@@ -70,4 +72,4 @@ def _of_ir(graph: Graph, outline: Outline) -> Timeline:
     names = {f"{layer}:{port}": name for name, (layer, port) in read.native.items()}
     inputs = {info.name: names[info.value] for info in graph.inputs}
     outputs = {info.name: names[info.value] for info in graph.outputs}
-    return Timeline(read.flow, 13, inputs, outputs)
+    return Timeline(read.flow, IR_OPSET, inputs, outputs)

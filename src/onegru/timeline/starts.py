@@ -16,20 +16,21 @@ from onegru.dataflow.table import Call, UnknownOpError, operator_of
 from onegru.dataflow.walk import reachable
 
 
-def constant_start(flow: Flow, name: str, rows: int) -> Array | None:
+def constant_start(flow: Flow, name: str, batch_axis: int) -> Array | None:
     """Return an initial state that depends only on constants, for any number of rows; None for others."""
     array = flow.constant(name)
     found = evaluated(flow, name, 2, {}) if array is None else array
     if found is None or found.ndim != 3 or not found.size or not np.isfinite(found).all():
         return None
-    row = found.take([0], rows)
+    row = found.take([0], batch_axis)
     return row if (found == row).all() else array
 
 
 def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> Array | None:
     """Return a value, computed from constants and given values; None if it depends on others."""
-    # Dynamic sizes may only determine the lengths of its axes. None if a number or its index depends on one.
-    values, counting = EvaluatedValues(flow, given), set[str]()
+    # Dynamic sizes are `size`. They may only determine the lengths of axes, but no number and no index.
+    values = EvaluatedValues(flow, given)
+    counting = set[str]()  # values computed from dynamic sizes
     producers = {value: op for value, op in flow.producers.items() if value not in given}
 
     def inputs(value: str) -> Sequence[str]:
@@ -44,10 +45,10 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
             if op.kind == "Shape":
                 shape = flow.shape(op.inputs[0]) or ()
                 part = shape[op.attributes.get("start", 0) : op.attributes.get("end")]
-                values[op.outputs[0]] = np.array([_number(item, size) for item in part], np.int64)
+                values[op.outputs[0]] = np.array([_as_number(item, size) for item in part], np.int64)
                 counting.update(op.outputs if _open_axes(part) else ())
                 continue
-            if not _keeps_indices(flow, op, counting):
+            if not _allows_any_length(flow, op, counting):
                 return None
             values.run(op)
         return None if name in counting else values[name]
@@ -55,8 +56,8 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
         return None
 
 
-def _keeps_indices(flow: Flow, op: Op, counting: set[str]) -> bool:
-    """Whether an operator treats axes of any length alike; record its results from sizes in `counting`."""
+def _allows_any_length(flow: Flow, op: Op, counting: set[str]) -> bool:
+    """Whether an operator treats axes of any length alike; add outputs that count to `counting`."""
     call, operator = Call(op, flow), operator_of(op.kind)
     data = [index for index, name in enumerate(op.inputs) if name and index not in operator.size_inputs]
     if any(op.inputs[index] in counting for index in data):
@@ -73,7 +74,7 @@ def _keeps_indices(flow: Flow, op: Op, counting: set[str]) -> bool:
     if op.kind == "Reshape":
         before, after = call.shape(), flow.shape(op.outputs[0])
         return after is not None and (
-            _fronts(before) == _fronts(after) or not (_open_axes(before) or _open_axes(after))
+            _sizes_before(before) == _sizes_before(after) or not (_open_axes(before) or _open_axes(after))
         )
     wanted = {(index, axis) for index in data for axis in _open_axes(call.shape(index))}
     kept = {
@@ -88,13 +89,13 @@ def _open_axes(shape: Shape) -> list[int]:
     return [axis for axis, size in enumerate(shape) if isinstance(size, str)]
 
 
-def _fronts(shape: Shape) -> set[int]:
+def _sizes_before(shape: Shape) -> set[int]:
     """Return the number of elements before each dynamic axis, where the sizes are fixed."""
     sizes = [size if isinstance(size, int) else 1 for size in shape]
     return {math.prod(sizes[:axis]) for axis in _open_axes(shape)}
 
 
-def _number(item: Size, size: int) -> int:
+def _as_number(item: Size, size: int) -> int:
     """Return a dynamic size as a number; it may be the name of a product."""
     if isinstance(item, int):
         return item

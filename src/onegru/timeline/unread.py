@@ -40,7 +40,7 @@ def find_unread(graph: Graph) -> Iterator[str]:
                 continue
             found: set[int] = set()
             try:
-                is_fixed = _reads(timeline.flow, timeline.inputs[info.name], axis, found)
+                is_fixed = _reads_fixed_positions(timeline.flow, timeline.inputs[info.name], axis, found)
             except (UnknownOpError, *BROKEN):
                 continue
             if is_fixed and found:
@@ -69,7 +69,7 @@ def _may_cut(graph: Graph) -> bool:
     return any(kinds.get(taker) in _CUTTING for layer in layers for taker in takers.get(layer, ()))
 
 
-def _reads(flow: Flow, name: str, axis: int, found: set[int]) -> bool:
+def _reads_fixed_positions(flow: Flow, name: str, axis: int, found: set[int]) -> bool:
     """Whether all operators read fixed positions of an axis; add these to `found`."""
     waiting, seen = [(name, axis)], set[tuple[str, int]]()
     while waiting:

@@ -135,13 +135,13 @@ class Slice(Reversing):
         return (axes[0] % call.rank(), first) if is_one else None
 
     def reverses(self, call: Call) -> int | None:
-        cut = [(axis, item) for axis, item in (self.ranges(call) or {}).items() if item is not None]
-        if len(cut) != 1 or cut[0][1][2] != -1:
+        cuts = [(axis, cut) for axis, cut in (self.ranges(call) or {}).items() if cut is not None]
+        if len(cuts) != 1:
             return None
-        axis, (start, count, _) = cut[0]
+        axis, (start, count, step) = cuts[0]
         size = call.shape()[axis]
         is_whole = isinstance(size, int) and (start, count) == (size - 1, size)
-        return axis if is_whole or (start, count) == (-1, -1) else None
+        return axis if step == -1 and (is_whole or (start, count) == (-1, -1)) else None
 
     def least_rank(self, call: Call, output: int) -> int:
         return call.rank()

@@ -158,12 +158,12 @@ class Scatter(SameShape):
     max_inputs: int = 3
     dtype: str | int | None = 0
 
-    def written(self, call: Call) -> tuple[int, int, int]:
+    def written_axes(self, call: Call) -> tuple[int, int, int]:
         """Return the first indexed axis of the data, the number of such axes, and of the indices' axes."""
         return call.axis(), 1, call.rank(1)
 
     def moves(self, call: Call) -> Iterator[Move]:
-        first, count, rank = self.written(call)
+        first, count, rank = self.written_axes(call)
         for axis in range(call.rank()):
             is_indexed = first <= axis < first + count
             yield Move(0, axis, axis, 0, "mixes", _WRITES) if is_indexed else Move(0, axis, axis)
@@ -176,7 +176,7 @@ class Scatter(SameShape):
 
 
 class ScatterND(Scatter):
-    def written(self, call: Call) -> tuple[int, int, int]:
+    def written_axes(self, call: Call) -> tuple[int, int, int]:
         count = call.shape(1)[-1]
         if not isinstance(count, int):
             raise UnknownOpError

@@ -56,10 +56,10 @@ class RecurrentOperator(Operator):
         if self.attention is not None:
             yield Move(self.attention, time, y_time)
             yield Move(self.attention, batch, y_batch)
-        rows = {self.lengths: 0} | {first: last for first, _ in self.states}
-        for index in filter(call.is_given, rows):
-            yield Move(index, rows[index], y_batch)
-            yield from (Move(index, rows[index], last, output) for output in range(1, len(call.op.outputs)))
+        batch_axes = {self.lengths: 0} | {first: last for first, _ in self.states}  # of inputs for each row
+        for index, axis in batch_axes.items():
+            for output in range(len(call.op.outputs)) if call.is_given(index) else ():
+                yield Move(index, axis, last if output else y_batch, output)
 
 
 class IrSequence(RecurrentOperator):

@@ -100,7 +100,7 @@ class ArgReduction(Operator):
         return input_moves(call, [call.axis(0)], message=_AT_ONCE, keeps=bool(call.get("keepdims", 1)))
 
 
-class Norm(Operator):
+class Mixing(Operator):
     """Operator that keeps the first input's shape; an element depends on all elements along some axes."""
 
     dtype: str | int | None = 0
@@ -117,7 +117,7 @@ class Norm(Operator):
         return input_moves(call, self.axes(call), message=_AT_ONCE)
 
 
-class OverAxis(Norm):
+class OverAxis(Mixing):
     """Operator along one axis, an attribute."""
 
     default_axis: int = -1
@@ -134,14 +134,14 @@ class TopK(OverAxis):
         return None if count is None else (*shape[:axis], count[0], *shape[axis + 1 :])
 
 
-class Softmax(Norm):
+class Softmax(Mixing):
     """Softmax before opset 13, over all axes from one on."""
 
     def axes(self, call: Call) -> Iterable[int]:
         return [call.axis(-1)] if call.opset >= 13 else range(call.axis(1), call.rank())
 
 
-class OverAxes(Norm):
+class OverAxes(Mixing):
     """Operator with a parameter for its axes."""
 
     parameters: Mapping[str, Parameter] = {"axes": Parameter(1)}
@@ -151,7 +151,7 @@ class OverAxes(Norm):
         return (0, 2, 3) if axes is None else axes
 
 
-class LayerNorm(Norm):
+class LayerNorm(Mixing):
     def axes(self, call: Call) -> Iterable[int]:
         return range(call.axis(-1), call.rank())
 
@@ -162,7 +162,7 @@ class LayerNorm(Norm):
             yield from (Move(index, axis, call.rank() - size + axis) for axis in range(size))
 
 
-class BatchNorm(Norm):
+class BatchNorm(Mixing):
     def moves(self, call: Call) -> Iterable[Move]:
         is_training = call.get("training_mode", 0) or (call.opset < 7 and not call.get("is_test", 0))
         if is_training or any(call.op.outputs[1:]) or call.get("spatial", 1) != 1:
@@ -239,8 +239,8 @@ register(
     *(Reduction(f"Reduce{name}") for name in ("Prod", "L1", "LogSum", "LogSumExp", "SumSquare")),
     *(GlobalPool("GlobalAveragePool"), GlobalPool("GlobalMaxPool"), GlobalPool("GlobalLpPool", "p")),
     *(ArgReduction(kind, "axis keepdims select_last_index") for kind in ("ArgMax", "ArgMin")),
-    Norm("InstanceNormalization", "epsilon", max_inputs=3, first_axis=1),
-    Norm("GroupNormalization", "epsilon num_groups stash_type", first_axis=1),
+    Mixing("InstanceNormalization", "epsilon", max_inputs=3, first_axis=1),
+    Mixing("GroupNormalization", "epsilon num_groups stash_type", first_axis=1),
     OverAxes("MeanVarianceNormalization"),
     *(OverAxes(f"openvino::{kind}", "normalize_variance eps eps_mode") for kind in ("MVN", "NormalizeL2")),
     *(OverAxes(f"openvino::{kind}") for kind in ("LRN", "Roll", "ShuffleChannels")),

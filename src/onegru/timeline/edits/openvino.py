@@ -17,8 +17,7 @@ from onegru.timeline.check import AsItIs
 from onegru.timeline.edits.edit import Streaming, StreamingRewriter
 from onegru.timeline.find_time import asked_axes
 from onegru.timeline.planning.planner import plan_streaming
-
-OPSET = 13  # of the operators that represent the layers
+from onegru.timeline.read import IR_OPSET
 
 
 class _Ir(EditedIr):
@@ -40,7 +39,7 @@ class _Ir(EditedIr):
 
     def _name_rows(self) -> None:
         """Name the rows of an initial state as in the input of its recurrence."""
-        analysis = TimeAnalysis(self.flow, {}, OPSET)
+        analysis = TimeAnalysis(self.flow, {}, IR_OPSET)
         names = {
             axis: size
             for value in self.inputs.values()
@@ -76,7 +75,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
     try:
         ir = _Ir(graph)
         states = {ir.inputs[taker]: ir.outputs[output] for output, taker in graph.states}
-        analysis = TimeAnalysis(ir.flow, states, OPSET)
+        analysis = TimeAnalysis(ir.flow, states, IR_OPSET)
         asked = {ir.inputs[name]: axis for name, axis in asked_axes(graph, time).items()}
         plan = plan_streaming(graph, analysis, asked, delay)
         edit, rewriter = ir.edit, StreamingRewriter(analysis, plan, ir.edit)
