@@ -13,7 +13,7 @@ import numpy as np
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, needs_extra
 from onegru.core.wording import an
-from onegru.formats.checkpoints.pytorch import LazyTensor, Unknown, array_of, read_torch
+from onegru.formats.checkpoints.pytorch import Tensor, Unknown, array_of, read_torch
 from onegru.formats.checkpoints.safetensors import read_layers, read_metadata
 from onegru.formats.checkpoints.shards import shards_of
 from onegru.formats.opened import Kind, Opened
@@ -121,7 +121,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
     """Read the GRUs of a file from `torch.save`: only its tensors, and without PyTorch."""
     contents = [_state_dict(shard) for shard in shards_of(path)]
     size = sum(size for _, size in contents)
-    found: dict[str, LazyTensor | Array] = {}
+    found: dict[str, Tensor | Array] = {}
     others: dict[str, object] = {}
     left = _most_shared(size)
     letters = 4 * size + LARGEST_TEXT // 16
@@ -139,7 +139,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
             continue
         if isinstance(tensor, Unknown):
             raise FormatError(f"{path}: {key}: {an(tensor.name)}, not tensors and plain data")
-        assert isinstance(tensor, LazyTensor | np.ndarray), "forms have other names"
+        assert isinstance(tensor, Tensor | np.ndarray), "forms have other names"
         left -= tensor.nbytes
         if left < 0:
             raise FormatError(f"{path}: tensors exceed four times the file's {size} bytes plus 256 MiB")
@@ -147,7 +147,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
             raise FormatError(f"{path}: two tensors called {key!r}")
     tensors = {key: _numbers(path, key, tensor) for key, tensor in found.items()}
     for key in filter(may_be_form, others):
-        if isinstance(form := others[key], LazyTensor) and form.nbytes <= left:
+        if isinstance(form := others[key], Tensor) and form.nbytes <= left:
             with suppress(ValueError):  # otherwise not a form
                 others[key] = form.numbers()
     return _layers(path, {**tensors, **others}, name, again)
@@ -162,7 +162,7 @@ def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
         if shard.kind is Kind.PYTORCH:
             tensors = [*_tensors(shard, _state_dict(shard)[0], "", _DEPTH, {})]
             again |= {name: value.first for name, value in tensors if isinstance(value, _Again)}
-            names += [name for name, value in tensors if isinstance(value, LazyTensor | np.ndarray)]
+            names += [name for name, value in tensors if isinstance(value, Tensor | np.ndarray)]
         elif "onegru" not in (metadata := read_metadata(shard)):
             import safetensors
 
@@ -226,7 +226,7 @@ def _tensors(
             elif (array := array_of(given)) is not None:
                 value = array
         is_form = isinstance(key, str) and key.rpartition(".")[2] == KEY
-        if not is_form and not isinstance(value, Mapping | list | tuple | LazyTensor | Unknown | np.ndarray):
+        if not is_form and not isinstance(value, Mapping | list | tuple | Tensor | Unknown | np.ndarray):
             continue
         if len(name) > _LONGEST_NAME:
             raise FormatError(f"{path}: a name of {len(name)} characters; must have at most {_LONGEST_NAME}")
@@ -234,14 +234,14 @@ def _tensors(
             first = seen[id(value)][1]
             if first and not name.startswith(f"{first}."):
                 yield name, _Again(first)
-        elif is_form or isinstance(value, LazyTensor | Unknown | np.ndarray):
+        elif is_form or isinstance(value, Tensor | Unknown | np.ndarray):
             yield name.removesuffix("."), value
         elif isinstance(value, Mapping | list | tuple) and depth:
             yield from _tensors(path, value, name, depth - 1, seen)
 
 
-def _numbers(path: Opened, name: str, tensor: LazyTensor | Array) -> Array:
-    if not isinstance(tensor, LazyTensor):
+def _numbers(path: Opened, name: str, tensor: Tensor | Array) -> Array:
+    if not isinstance(tensor, Tensor):
         return tensor
     try:
         return tensor.numbers()

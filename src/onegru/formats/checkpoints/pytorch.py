@@ -66,7 +66,7 @@ class _Storage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LazyTensor:
+class Tensor:
     """Tensor whose values are read on demand."""
 
     storage: _Storage
@@ -96,7 +96,7 @@ class LazyTensor:
 
 
 def read_torch(path: Opened) -> tuple[object, int]:
-    """Return the content of a file (containers, plain values, `LazyTensor` and `Unknown`) and its size."""
+    """Return the content of a file (containers, plain values, `Tensor` and `Unknown`) and its size."""
     try:
         with path.stream() as file:
             is_legacy = file.read(len(LEGACY_PYTORCH)) == LEGACY_PYTORCH
@@ -311,7 +311,7 @@ class _Machine:
                 return sizes
             case (
                 "torch._utils._rebuild_parameter" | "torch._utils._rebuild_parameter_with_state",
-                (LazyTensor() as tensor, *_),
+                (Tensor() as tensor, *_),
             ):
                 return tensor
             case "torch._tensor._rebuild_from_type_v2", (Unknown() as inner, Unknown() as kind, given, _):
@@ -323,16 +323,14 @@ class _Machine:
                 return text.encode("latin1", "replace")
         return Unknown(name, arguments)
 
-    def _tensor(
-        self, storage: _Storage, offset: Any, shape: Any, strides: Any, *rest: Any
-    ) -> LazyTensor | None:
+    def _tensor(self, storage: _Storage, offset: Any, shape: Any, strides: Any, *rest: Any) -> Tensor | None:
         numbers = (offset, *shape, *strides)
         if any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers):
             return None
         is_other = len(rest) > 2 and bool(rest[2])  # lazy operations, such as negation
         if len(shape) != len(strides) or len(shape) > 16 or is_other or self._fetch is None:
             return None
-        return LazyTensor(storage, offset, tuple(shape), tuple(strides), self._fetch)
+        return Tensor(storage, offset, tuple(shape), tuple(strides), self._fetch)
 
 
 def _fill(container: Any, kind: type[Any], items: Any) -> None:

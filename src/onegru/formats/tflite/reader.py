@@ -27,7 +27,7 @@ _OPTIONS = {number: name for name, number in vars(tflite.BuiltinOptions).items()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Tensor:
+class TfliteTensor:
     """Value of a subgraph; its name is not always unique."""
 
     name: str
@@ -57,7 +57,7 @@ class TfliteOp:
 class Subgraph:
     """Graph of a file: the main graph, or the body of an operator."""
 
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TfliteTensor, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     operators: tuple[TfliteOp, ...]
@@ -176,7 +176,7 @@ class _FlatbufferReader:
         inputs, outputs = self._tensors(op, "Inputs", tensors, -1), self._tensors(op, "Outputs", tensors, 0)
         return TfliteOp(self.kinds[op.OpcodeIndex()], inputs, outputs, None if table is None else options)
 
-    def _tensor(self, tensor: Any) -> Tensor:
+    def _tensor(self, tensor: Any) -> TfliteTensor:
         name, dtype, model = self._text(tensor.Name()), _DTYPES.get(tensor.Type(), ""), self.model
         shape, signature = self._numbers(tensor, "Shape"), self._numbers(tensor, "ShapeSignature")
         if (
@@ -190,7 +190,9 @@ class _FlatbufferReader:
         if not buffer.DataLength() or not dtype or tensor.Sparsity() is not None:
             sizes = signature if len(signature) == len(shape) else shape
             kind = _TYPES.get(tensor.Type(), "unknown")
-            return Tensor(name, dtype, tuple(s if s >= 0 else None for s in sizes), None, is_quantized, kind)
+            return TfliteTensor(
+                name, dtype, tuple(s if s >= 0 else None for s in sizes), None, is_quantized, kind
+            )
         wanted = math.prod(shape) * np.dtype(dtype).itemsize
         if buffer.DataLength() != wanted:
             have = buffer.DataLength()
@@ -200,7 +202,7 @@ class _FlatbufferReader:
         if is_quantized and value.dtype.kind in "iu":
             value, dtype = self._dequantized(name, value, scales), "float32"
         self.counted(value.nbytes // 16)  # values can be four times as large as their data, and shared
-        return Tensor(name, dtype, shape, value, False)
+        return TfliteTensor(name, dtype, shape, value, False)
 
     def _dequantized(self, name: str, value: Array, quantization: Any) -> Array:
         """Dequantize integers with one scale, or with one for each index of an axis."""

@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError
 from onegru.dataflow.names import fresh_name
-from onegru.formats.tflite.reader import Subgraph, Tensor, TfliteOp
+from onegru.formats.tflite.reader import Subgraph, TfliteOp, TfliteTensor
 
 _DOMAIN = "tflite"  # domain of untranslated operators
 _OPSET, _IR_VERSION = 17, 8
@@ -80,7 +80,7 @@ class OnnxWriter:
         self.infos: list[ValueInfoProto] = []
         self.base = ""
 
-    def tensor(self, index: int) -> Tensor:
+    def tensor(self, index: int) -> TfliteTensor:
         """Return a tensor of the graph."""
         if index < 0:
             raise UnknownError
@@ -194,7 +194,7 @@ class OnnxWriter:
         return outputs
 
 
-def typed(name: str, tensor: Tensor) -> ValueInfoProto:
+def typed(name: str, tensor: TfliteTensor) -> ValueInfoProto:
     """Describe the type of a value."""
     code = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)) if tensor.dtype else TensorProto.UNDEFINED
     return helper.make_tensor_value_info(name, code, tensor.shape)
