@@ -87,16 +87,16 @@ def test_every_activation_is_in_every_position_with_and_without_its_parameters()
 def test_words() -> None:
     case = next(case for case in CASES if case.choices == {"clip": "reached", "direction": "reverse"})
     assert case.name == "gru_14__direction_reverse__clip_reached"
-    assert case.checks.startswith("Backwards, each row starts at its own last step")
-    assert "Clip bounds what goes into all three activations" in case.checks
+    assert case.checks.startswith("In reverse, each row starts at its last step")
+    assert "Clip limits the inputs of all three activations" in case.checks
     assert case.source == "GRU-14: Attribute direction, sentence 2; Attribute clip, sentences 2 and 3"
     assert all(case.checks and str(case.operator) in case.source for case in CASES)
 
 
 def test_where_the_specification_is_silent_the_source_says_so() -> None:
     sources = {tuple(case.choices.items()): case.source for case in CASES if str(case.operator) == "GRU-14"}
-    assert sources[(("values", "NaN"),)].endswith("where it is silent: docs/operators/index.md")
-    assert "silent" not in sources[(("clip", "reached"),)]
+    assert sources[(("values", "NaN"),)].endswith("unspecified cases: docs/operators/index.md")
+    assert "unspecified" not in sources[(("clip", "reached"),)]
 
 
 def test_cases_and_inputs_are_the_same_everywhere() -> None:

@@ -90,8 +90,8 @@ def test_names_types_and_shapes() -> None:
     right: Arrays = {"Y": np.ones(1, np.float32), "Y_h": np.ones(1, np.float32)}
     assert compare(case, right).status == "passes"
     wrong: list[tuple[Arrays, str]] = [
-        ({"Y": right["Y"]}, "gives Y; must give Y, Y_h"),
-        (right | {"Z": right["Y"]}, "gives Y, Y_h, Z; must give Y, Y_h"),
+        ({"Y": right["Y"]}, "returned Y; must return Y, Y_h"),
+        (right | {"Z": right["Y"]}, "returned Y, Y_h, Z; must return Y, Y_h"),
         (right | {"Y_h": np.ones(1)}, "Y_h: type float64; must be float32"),
         (right | {"Y": np.ones((1, 1), np.float32)}, "Y: shape [1, 1]; must be [1]"),
     ]
@@ -105,7 +105,7 @@ def test_what_is_no_array() -> None:
     for given in ([[1], [2, 3]], object(), "Y", None):
         outcome = compare(case, {"Y": given})  # type: ignore[dict-item]
         assert (outcome.status, outcome.output) == ("differs", "Y")
-    with pytest.raises(SpecError, match=r"^outputs: 5; must be arrays by name"):
+    with pytest.raises(SpecError, match=r"^outputs: 5; must be a mapping from names to arrays"):
         compare(case, 5)  # type: ignore[arg-type]
 
 

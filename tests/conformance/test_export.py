@@ -173,9 +173,9 @@ def test_the_same_bytes_again(kit: Path, tmp_path: Path) -> None:
 
 def test_folders_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SpecError, match="is not empty; must be a new folder, or an empty one"):
+    with pytest.raises(SpecError, match="is not empty; must be a new or empty folder"):
         export_cases(tmp_path, CASES[:1])
-    with pytest.raises(SpecError, match="file: not a folder; must be a new or an empty one"):
+    with pytest.raises(SpecError, match="file: not a folder; must be a new or empty folder"):
         export_cases(tmp_path / "file", CASES[:1])
     with pytest.raises(OSError, match="none"):
         export_cases(tmp_path / "none" / "kit", CASES[:1])

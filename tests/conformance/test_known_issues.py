@@ -117,4 +117,4 @@ def is_hidden(case: Case, reason: str) -> bool:
         return lengths is None or bool((lengths == int(case.level("seq_length"))).all())
     if "clip" in reason:
         return case.level("clip") not in ("reached", "at threshold")
-    return "where its input passes 88" in reason
+    return "if its input exceeds 88" in reason

@@ -53,7 +53,7 @@ def test_what_is_wrong_is_reported() -> None:
     found = try_runtime(wrong, NAMES[:3])
     first, second, third = found.outcomes.values()
     assert (first.status, first.reason) == ("refuses", "NotImplementedError: no lengths yet")
-    assert second.status == "differs" and second.reason.startswith("gives ")
+    assert second.status == "differs" and second.reason.startswith("returned ")
     assert third.status == "differs" and third.expected is not None and third.got is not None
     assert third.got - third.expected == pytest.approx(1e-3, rel=1e-2)
     assert list(found.outputs) == NAMES[1:3]
@@ -116,7 +116,9 @@ def test_what_cannot_be_read() -> None:
 
 def test_a_runtime_that_gives_nothing_by_name() -> None:
     found = try_runtime(lambda case: None, NAMES[:2])  # type: ignore[arg-type, return-value]
-    assert [item.reason for item in found.outcomes.values()] == ["gives None; must give arrays by name"] * 2
+    assert [item.reason for item in found.outcomes.values()] == [
+        "returned None; must return a mapping from names to arrays"
+    ] * 2
 
 
 def test_timeouts_that_are_no_time() -> None:

@@ -156,7 +156,7 @@ class Case:
                 found = expect_on_grid(name, found)
             if found.is_sharp(self.dtype):
                 return _Drawn(given, inputs, stored, found)
-        raise OneGRUError(f"{self.name}: no inputs that pin its outputs; must not be in the suite")
+        raise OneGRUError(f"{self.name}: no inputs determine its outputs; remove it from the suite")
 
 
 def _lower(case: Case, inputs: Mapping[str, Array]) -> Lowered:

@@ -31,10 +31,10 @@ def compare(case: Case, outputs: Mapping[str, Array]) -> Outcome:
         SpecError: `outputs` is not a mapping.
     """
     if not isinstance(outputs, Mapping):
-        raise SpecError.of("outputs", f"{shown(outputs)}; must be arrays by name")
+        raise SpecError.of("outputs", f"{shown(outputs)}; must be a mapping from names to arrays")
     if set(outputs) != set(case.outputs):
         names = printable(", ".join(sorted(map(str, outputs)))) or "nothing"
-        return Outcome("differs", f"gives {names}; must give {', '.join(case.outputs)}")
+        return Outcome("differs", f"returned {names}; must return {', '.join(case.outputs)}")
     dtype, arrays = case.output_dtype(), {}
     for name, expected in case.expected.items():
         try:

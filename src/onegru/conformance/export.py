@@ -41,9 +41,9 @@ def export_cases(
 ) -> None:
     """Write cases to a folder, all or none. The index is written last."""
     if folder.exists() and not folder.is_dir():
-        raise SpecError(f"{folder}: not a folder; must be a new or an empty one")
+        raise SpecError(f"{folder}: not a folder; must be a new or empty folder")
     if folder.is_dir() and any(folder.iterdir()):
-        raise SpecError(f"{folder}: is not empty; must be a new folder, or an empty one")
+        raise SpecError(f"{folder}: is not empty; must be a new or empty folder")
     is_new = not folder.exists()
     unfinished = folder / f".{secrets.token_hex(8)}.tmp"
     made: list[Path] = []

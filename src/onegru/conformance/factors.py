@@ -59,54 +59,53 @@ _WEIGHTS = Factor(
     "Inputs W, R and B, sentence 1 of each",
     {
         "constant": _USUAL,
-        "given at run time": "W, R and B are inputs like others: they may come with each run.",
+        "given at run time": "W, R and B are inputs like any other: they can change in each run.",
     },
 )
 _SHAPES = Factor(
     "shapes",
     "Input X, its shape",
-    {"fixed": _USUAL, "open": "Number of steps and batch size may be left open until the run."},
+    {"fixed": _USUAL, "open": "The number of steps and the batch size can be dynamic."},
 )
 _BIAS = Factor("B", "Input B, last sentence", {"given": _USUAL, "none": "Without B all biases are 0."})
 _CLIP = {
     "none": _USUAL,
-    "reached": "Clip bounds what goes into all three activations, after the biases, and never the state.",
+    "reached": "Clip limits the inputs of all three activations, after the biases, but never the state.",
     "unreached": "A clip that is never reached changes nothing.",
-    AT_THRESHOLD: "ThresholdedRelu gives x, not 0, where x equals alpha, as wherever clip is alpha.",
+    AT_THRESHOLD: "ThresholdedRelu returns x, not 0, if x equals alpha, as for a clip at alpha.",
 }
 _LENGTHS = {
-    "full": "Lengths that are the number of steps change nothing.",
-    "mixed": "Past a row's own length Y is 0, and Y_h is the row's last own state.",
-    "zero": "A row of length 0 has Y = 0 and Y_h = 0; the others are as if it were not there.",
+    "full": "Lengths equal to the number of steps change nothing.",
+    "mixed": "After the end of a row Y is 0, and Y_h is the state of the row's last step.",
+    "zero": "A row of length 0 has Y = 0 and Y_h = 0, and does not change the other rows.",
     "all zero": "If all lengths are 0, so are Y and Y_h.",
 }
 _DIRECTIONS = {
-    "forward": "The direction forward, written out, is the usual one.",
-    "reverse": "Backwards, each row starts at its own last step; Y keeps the places of X; Y_h is the state "
-    "after step 0.",
-    "bidirectional": "Two directions with separate weights; the second runs backwards.",
+    "forward": "The direction forward, written out, is the default.",
+    "reverse": "In reverse, each row starts at its last step; Y is in the order of X, and Y_h is of step 0.",
+    "bidirectional": "Two directions with separate weights; the second runs in reverse.",
 }
 _SIZE_LEVELS: Mapping[str, Mapping[str, str]] = {
     "seq_length": {
         "5": _USUAL,
         "1": "A single step.",
-        "2": "The second step is the first with a state that was computed.",
-        "12": "State and errors go on over a dozen steps.",
+        "2": "The second step is the first one with a computed state.",
+        "12": "State and errors accumulate over a dozen steps.",
         "0": "Without steps Y is empty and Y_h is 0.",
         "1000": "Errors do not build up over 1000 steps.",
     },
     "batch_size": {
         "3": _USUAL,
         "1": "A single row.",
-        "8": "Rows do not touch each other, in a batch of 8.",
+        "8": "Rows do not influence each other in a batch of 8.",
         "0": "An empty batch gives empty outputs.",
     },
     "input_size": {"4": _USUAL, "1": "X has a single feature.", "19": "An odd number of features."},
     "hidden size": {
         "5": _USUAL,
         "1": "A single unit.",
-        "16": "As many units as a vector of many processors has places.",
-        "33": "One unit more than whole vectors.",
+        "16": "The number of units equals the vector length of many processors.",
+        "33": "One unit more than full vectors.",
     },
 }
 _VALUES = Factor(
@@ -114,12 +113,12 @@ _VALUES = Factor(
     "Equations, every line",
     {
         "usual": _USUAL,
-        "saturating": "Activations reach their limits without an overflow on the way.",
+        "saturating": "Activations saturate without an overflow in intermediate results.",
         "huge": "Inputs near the largest number of the type give the limits, not NaN.",
-        "tiny": "Inputs near the smallest number of the type do no harm.",
-        "zero": "With zero inputs only the biases count.",
+        "tiny": "Inputs near the smallest number of the type cause no errors.",
+        "zero": "With zero inputs only the biases matter.",
         "infinite": "An infinity in one row gives the limits of the activations, in that row only.",
-        "NaN": "A NaN in one row reaches that row's outputs, and no other's.",
+        "NaN": "A NaN in one row changes the outputs of that row only.",
     },
 )
 _SCORES = Factor(
@@ -127,9 +126,9 @@ _SCORES = Factor(
     "Input A",
     {
         "between 0 and 1": _USUAL,
-        "0": "A score of 0 leaves the update gate as it is; that of DIEN keeps the state.",
-        "1": "A score of 1 closes the update gate: the state is the hidden gate's; that of DIEN leaves it.",
-        "beyond 0 and 1": "Scores are not clamped, and do not touch the reset gate.",
+        "0": "A score of 0 leaves the update gate unchanged; in DIEN, it keeps the state.",
+        "1": "A score of 1 closes the update gate: the state is the candidate; in DIEN, it has no effect.",
+        "beyond 0 and 1": "Scores are not clamped, and do not change the reset gate.",
     },
 )
 _STORED = Factor(
@@ -142,9 +141,8 @@ _ROUNDED = Factor(
     "Operators QuantizeLinear and DequantizeLinear",
     {
         "none": _USUAL,
-        "X": "X goes through QuantizeLinear and DequantizeLinear; the GRU takes what comes out, in float32.",
-        "X, initial_h, Y": "X, initial_h and Y go through QuantizeLinear and DequantizeLinear, and the state "
-        "from step to step does not.",
+        "X": "X passes through QuantizeLinear and DequantizeLinear; the GRU reads the result in float32.",
+        "X, initial_h, Y": "X, initial_h and Y pass through these operators, but not the state.",
     },
 )
 
@@ -184,7 +182,7 @@ def _factors(operator: OpSchema) -> Mapping[str, Factor]:
 _HIDDEN_SIZE = Factor(
     "hidden_size",
     "Attribute hidden_size, sentence 1",
-    {"given": _USUAL, "none": "hidden_size is optional: R has it as well."},
+    {"given": _USUAL, "none": "hidden_size is optional: the shape of R contains it."},
 )
 
 
@@ -197,7 +195,7 @@ _LATER_ATTRIBUTES = (
             "none": _USUAL,
             "0": "0 is the default: the reset gate acts before the recurrent product.",
             "1": "The reset gate acts after the recurrent product and its bias.",
-            "2": "Everything but 0 means after.",
+            "2": "Any value except 0 means after.",
         },
     ),
     Factor(
@@ -206,7 +204,7 @@ _LATER_ATTRIBUTES = (
         {
             "none": _USUAL,
             "0": "0 is the default: time first.",
-            "1": "Batch first in X, initial_h, Y and Y_h; weights and lengths are as ever.",
+            "1": "Batch first in X, initial_h, Y and Y_h; weights and lengths are unchanged.",
         },
     ),
     Factor(
@@ -241,7 +239,10 @@ def _onnx(operator: OpSchema) -> list[Factor]:
         Factor(
             "initial_h",
             "Input initial_h, sentences 1 and 2",
-            {"none": _USUAL, "given": "The first step starts from initial_h, in each direction its own."},
+            {
+                "none": _USUAL,
+                "given": "Each direction starts from its state in initial_h.",
+            },
         ),
         _BIAS,
         Factor("clip", "Attribute clip, sentences 2 and 3", _CLIP),
@@ -249,9 +250,9 @@ def _onnx(operator: OpSchema) -> list[Factor]:
         Factor(
             "outputs",
             "Outputs Y and Y_h, which are optional",
-            {"Y, Y_h": _USUAL, "Y": "Y_h may be left out.", "Y_h": "Y may be left out."}
+            {"Y, Y_h": _USUAL, "Y": "Y_h is optional.", "Y_h": "Y is optional."}
             if not operator.outputs[1].required
-            else {"Y, Y_h": _USUAL, "Y_h": "Y may be left out."},
+            else {"Y, Y_h": _USUAL, "Y_h": "Y is optional."},
         ),
     ]
     found += [factor for factor in _LATER_ATTRIBUTES if factor.name in operator.attributes]
@@ -273,7 +274,7 @@ def _onnx(operator: OpSchema) -> list[Factor]:
             "Attributes activation_alpha and activation_beta, sentences 2 and 3",
             {
                 "given": _USUAL,
-                "defaults": "What is not given is the default of the ONNX operator of that name.",
+                "defaults": "Missing values are the defaults of the ONNX operator of that name.",
                 "first alone": "Functions with parameters get the values, in order; then defaults.",
                 "left over": "Values that no function takes have no effect.",
             },
@@ -312,8 +313,8 @@ def _openvino(operator: OpSchema) -> list[Factor]:
         levels = {
             "none": _USUAL,
             "false": "false is the default: the reset gate acts before the recurrent product.",
-            "true": "The reset gate acts after the recurrent product; B is [4·hidden_size], the hidden "
-            "gate's two biases apart.",
+            "true": "The reset gate acts after the recurrent product; B is [4·hidden_size], with two biases "
+            "for the candidate.",
         }
         found.append(Factor("linear_before_reset", "Attribute linear_before_reset", levels))
     found += [_activation(name, "Attribute activations", operator.activations) for name in POSITIONS[:2]]
@@ -369,7 +370,7 @@ _SILENT: Mapping[str, frozenset[str]] = {
     "parameters": frozenset({"left over", "empty"}),
     "clip": frozenset({"0"}),
 }
-_OWN_RULE = "where it is silent: docs/operators/index.md"
+_OWN_RULE = "unspecified cases: docs/operators/index.md"
 
 
 def words_of(operator: OpSchema, choices: Mapping[str, Any]) -> tuple[str, str]:
@@ -381,4 +382,4 @@ def words_of(operator: OpSchema, choices: Mapping[str, Any]) -> tuple[str, str]:
     if operator is AUGRU or any(level in _SILENT.get(name, ()) for name, level in choices.items()):
         sections.append(_OWN_RULE)
     where = f"{operator}: {'; '.join(sections)}"
-    return checks or "The operator with everything as it is by default.", where
+    return checks or "The operator with all defaults.", where

@@ -59,7 +59,7 @@ def try_runtime(
     check_function("progress", progress)
     listed = [cases] if isinstance(cases, str | Case) else list(cases) if isinstance(cases, Iterable) else []
     if not listed or not all(isinstance(item, str | Case) for item in listed):
-        raise SpecError.of("cases", f"{shown(cases)}; must be patterns of names, or cases, at least one")
+        raise SpecError.of("cases", f"{shown(cases)}; must be at least one name pattern or case")
     patterns = [item for item in listed if isinstance(item, str)]
     chosen = [item for item in listed if isinstance(item, Case)]
     if patterns:

@@ -49,7 +49,7 @@ _BLOCKS = "for every two columns of a row"
 STORAGES: Mapping[str, CaseStorage] = {
     "int8 by row": CaseStorage("W and R are int8, with one scale for each row."),
     "int8 by tensor": CaseStorage(f"W and R are int8, each {_ONE}.", "int8", "tensor", (-9, 9)),
-    "int8 with -128": CaseStorage("-128 is an integer like others.", has_lowest=True),
+    "int8 with -128": CaseStorage("-128 is a valid integer.", has_lowest=True),
     "uint8 by row": CaseStorage(
         "W and R are uint8, with one zero point for each row; a negative axis counts from the end.",
         *("uint8", "row", (96, 160)),
@@ -72,7 +72,7 @@ STORAGES: Mapping[str, CaseStorage] = {
     ),
     "int8 with float16": CaseStorage("Scales in float16 make weights in float16.", opset=19),
     "int8 with output_dtype": CaseStorage(
-        "output_dtype may name the type that it is anyway; without axis it is 1.", axis=None, opset=23
+        "output_dtype can be the default type; the default axis is 1.", axis=None, opset=23
     ),
 }
 

@@ -113,7 +113,7 @@ def test_onegru_itself(cli: Cli) -> None:
         ),
         (
             ("run", "--runtime", "onnx", "--case", "grucell_3__usual"),
-            "--runtime: onnx; must be one that takes any of the chosen cases",
+            "--runtime: onnx; must support one of the chosen cases",
         ),
         (("run", "--timeout", "0"), "--timeout"),
         (("export", "no/kit", "--case", USUAL), "no/kit: No such file or directory"),
@@ -130,7 +130,7 @@ def test_list(cli: Cli) -> None:
     result = cli("conformance", "list", "--operator", "gru-14", "--case", "*clip_reached", "--case", "*usual")
     assert (result.code, result.err) == (0, "")
     usual, *rest = result.out.splitlines()
-    assert usual == USUAL and rest[0].startswith("  The operator with everything as it is by default")
+    assert usual == USUAL and rest[0].startswith("  The operator with all defaults")
     assert rest[1] == "  GRU-14: Equations, every line" and rest[-1].endswith(" cases")
     found = cli("conformance", "list", "--json").document()["cases"]
     assert [case["name"] for case in found] == [case.name for case in kit_cases()]
@@ -191,4 +191,4 @@ def test_a_function_as_a_runtime(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
     assert {item["reason"] for item in found["outcomes"]} == {"signal 6, SIGABRT"}
     result = run(cli, "--runtime", "mine:run")  # the current folder is not where modules are looked for
     assert result.code == 2
-    assert "runtime: 'mine:run': no such function; must be module:function of a module that" in result.err
+    assert "runtime: 'mine:run': no such function; must be module:function of an importable" in result.err

@@ -63,7 +63,7 @@ def test_whatever_a_runtime_may_do() -> None:
 def test_outputs_of_another_form() -> None:
     found = moody("nothing", "type", "shape")
     assert [(item.status, item.reason) for item in found.outcomes.values()] == [
-        ("differs", "gives nothing; must give Y, Y_h"),
+        ("differs", "returned nothing; must return Y, Y_h"),
         ("differs", "Y: type float64; must be float32"),
         ("differs", "Y: shape [5, 1, 3, 5, 1]; must be [5, 1, 3, 5]"),
         ("passes", ""),
@@ -129,7 +129,7 @@ def test_one_that_dies_as_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "lib" / "broken_runtime.py").write_text("import os\nos.abort()\n")
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
     found = run_cases(RuntimeConfig(Fake(name="broken_runtime")), CASES[:2])
-    expected = Outcome("crashes", "as it starts: signal 6, SIGABRT")
+    expected = Outcome("crashes", "at its start: signal 6, SIGABRT")
     assert list(found.outcomes.values()) == [expected, expected]
 
 

@@ -40,7 +40,7 @@ class FunctionRuntime(Runtime):
 
     def refuses(self, subject: ModelUnderTest) -> str | None:
         """Return the reason why this model is not tried; None if it is."""
-        return None if isinstance(subject, CaseSubject) else "is tried only on the suite's cases"
+        return None if isinstance(subject, CaseSubject) else "runs only the suite's cases"
 
     def start(self) -> None:
         """Import the function."""
@@ -58,7 +58,7 @@ class FunctionRuntime(Runtime):
         except Exception as error:  # a function may raise any exception
             raise RuntimeError(f"{type(error).__name__}: {_words(error)}".rstrip(": ")) from error
         if not isinstance(found, Mapping):
-            raise MisfitError(f"gives {shown(found)}; must give arrays by name")
+            raise MisfitError(f"returned {shown(found)}; must return a mapping from names to arrays")
         outcome = compare(case, found)
         if outcome.output is not None and outcome.where is None:  # another shape, of any size
             raise MisfitError(outcome.reason)
@@ -76,7 +76,7 @@ def find_function(text: str) -> str:
         except (ImportError, ValueError):  # of a parent package
             is_there = False
     if not is_there or not name:
-        hint = "module:function of a module that Python finds, or FILE.py:function"
+        hint = "module:function of an importable module, or FILE.py:function"
         raise SpecError.of("runtime", f"{text!r}: no such function; must be {hint}")
     return f"{module}:{name}"
 

@@ -124,7 +124,7 @@ class _Batch:
             reason = self._run_process(limits)
             died_of = self._cases[self._done : self._done + 1] if reason else []
             if not self._is_ready:
-                died_of, reason = self._cases[self._done :], f"as it starts: {reason}"
+                died_of, reason = self._cases[self._done :], f"at its start: {reason}"
             for case in died_of:
                 self._give(case, Outcome("crashes", reason))
 

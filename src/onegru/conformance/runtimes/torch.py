@@ -33,7 +33,7 @@ class TorchGru(Runtime):
 
     def refuses(self, subject: ModelUnderTest) -> str | None:
         """Return the reason why this model is not tried; None if it is."""
-        return None if isinstance(subject, CaseSubject) else "is tried only on the suite's cases"
+        return None if isinstance(subject, CaseSubject) else "runs only the suite's cases"
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs."""
@@ -42,7 +42,7 @@ class TorchGru(Runtime):
         assert isinstance(subject, CaseSubject) and subject.case is not None, "refused before"
         case = subject.case
         if case.stored or case.rounded:
-            raise SpecError("quantized tensors around the node; must be without, as nn.GRU has none")
+            raise SpecError("quantized tensors around the node; not supported by nn.GRU")
         with warnings.catch_warnings(action="ignore", category=SpecWarning):  # superfluous values
             lowered = lower(case.operator, case.attributes, *(inputs.get(name) for name in WEIGHTS))
         spec = lowered.spec
