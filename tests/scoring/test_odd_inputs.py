@@ -63,7 +63,7 @@ def test_patterns_and_names(scorer: Scorer, tmp_path: Path) -> None:
     whole = Scorer(make_gru(), outputs=["Y"])
     score(whole, [tmp_path / "in"], tmp_path / "3")
     assert score(again, [str(tmp_path / "3" / "*")], tmp_path / "4").rows == 6  # _SUCCESS and all are there
-    with pytest.raises(SpecError, match=r"^inputs: '': no name; must be files of this machine$"):
+    with pytest.raises(SpecError, match=r"^inputs: '': no name; must be files on this machine$"):
         score(scorer, [""], tmp_path / "5")
     with pytest.raises(SpecError, match=r"^output: ''; must be the name of a file$"):
         score(scorer, [tmp_path / "in"], "")
@@ -71,9 +71,7 @@ def test_patterns_and_names(scorer: Scorer, tmp_path: Path) -> None:
 
 def test_results_within_the_input_are_refused(scorer: Scorer, tmp_path: Path) -> None:
     write_files(tmp_path / "in", ROWS[:4], 1)
-    with pytest.raises(
-        SpecError, match=r"^output: .*out: lies in .*in, whose files are read; must be outside$"
-    ):
+    with pytest.raises(SpecError, match=r"^output: .*out: is in the input folder .*in; must be outside$"):
         score(scorer, [tmp_path / "in"], tmp_path / "in" / "a" / "out")
     assert not (tmp_path / "in" / "a").exists()
 
@@ -85,7 +83,7 @@ def test_results_next_to_what_a_pattern_means(scorer: Scorer, tmp_path: Path) ->
     (tmp_path / "more" / "link").symlink_to(tmp_path / "in" / "sub")
     for inputs in ("in/*", "more"):
         with pytest.raises(
-            SpecError, match=r"^output: .*out: lies in .*sub, whose files are read; must be outside$"
+            SpecError, match=r"^output: .*out: is in the input folder .*sub; must be outside$"
         ):
             score(scorer, [str(tmp_path / inputs)], tmp_path / "in" / "sub" / "out")
     for _ in range(2):  # the second time the pattern means the results as well

@@ -125,7 +125,9 @@ def test_rows_that_kill_every_worker_end_the_run(
 ) -> None:
     monkeypatch.setattr("onegru.scoring.ray._ATTEMPTS", 2)
     scorer = Dying(make_gru(), keep=["id"], notes=tmp_path, row=1600, times=99)
-    with pytest.raises(OneGRUError, match=r"003\.parquet: row \d+: 2 workers died at it, or at rows that"):
+    with pytest.raises(
+        OneGRUError, match=r"003\.parquet: row \d+: 2 workers died at this row, or at a following"
+    ):
         score(scorer, [data], tmp_path / "out", memory=LEAST, execute=on_ray("auto"))
     assert len(list(tmp_path.glob("*.death"))) == 2
     assert not list((tmp_path / "out").glob(".*.tmp"))
@@ -239,10 +241,10 @@ def test_an_address_where_no_cluster_is() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(
-        SpecError, match=rf"ray: '127\.0\.0\.1:{port}': no cluster answers there \(Connection"
+        SpecError, match=rf"ray: '127\.0\.0\.1:{port}': no cluster answers at this address \(Connection"
     ):
         on_ray(f"127.0.0.1:{port}")
-    with pytest.raises(SpecError, match="no cluster answers there"):
+    with pytest.raises(SpecError, match="no cluster answers at this address"):
         on_ray("127.0.0.1:99999")
 
 

@@ -113,11 +113,13 @@ def test_models_of_one_row(tmp_path: Path) -> None:
         path = save(tmp_path, model(graph(nodes, [value("X", shape=[name, I])], ["Y"], constants)))
         for sample, row in zip(read_samples(path, [tmp_path / "rows.parquet"], axes=axes), rows, strict=True):
             assert_bits(sample["X"], row)
-    with pytest.raises(SpecError, match=r"which are the rows, and which the steps, is not clear; say"):
+    with pytest.raises(SpecError, match=r"its axes of rows and steps are ambiguous; specify"):
         read_samples(path, [tmp_path / "rows.parquet"])
     nodes = [gru("X", ["Y"], bias="B")]
     path = save(tmp_path, model(graph(nodes, [value("X", shape=["T", 2, I])], ["Y"], WEIGHTS)))
-    with pytest.raises(SpecError, match=r"input 'X': \[T, 2, 5\], of 2 rows; must be open, or 1$"):
+    with pytest.raises(
+        SpecError, match=r"input 'X': \[T, 2, 5\], fixed batch size 2; must be dynamic, or 1$"
+    ):
         read_samples(path, [tmp_path / "rows.parquet"], axes={"X": ["time", "batch", "feature"]})
 
 
@@ -129,7 +131,7 @@ def test_models_of_one_row(tmp_path: Path) -> None:
         ({"X": [[1.0] * 5, None]}, FormatError, "row 1: 'X': null$"),
         ({"X": [[1.0] * 5, []]}, FormatError, "row 1: 'X': empty; must have at least one step$"),
         ({"X": [[1.0] * 4]}, FormatError, "row 0: 'X': 4 numbers; must be a multiple of 5$"),
-        ({"X": [[1.0] * 4 + [None]]}, FormatError, "row 0: 'X': a null among its numbers$"),
+        ({"X": [[1.0] * 4 + [None]]}, FormatError, "row 0: 'X': contains a null$"),
         ({"X": [[1.0] * 4 + [np.nan]]}, FormatError, "row 0: 'X': NaN$"),
         ({"X": pa.array([], pa.list_(pa.float32()))}, FormatError, "no rows; must have at least one$"),
     ],
@@ -150,7 +152,7 @@ def test_refused_arguments(files: tuple[Path, list[Any]], tmp_path: Path) -> Non
     for given in ("X", {"X": 3}):
         with pytest.raises(SpecError, match=r"^inputs: 'X'"):
             read_samples(layer, files[0], inputs=given)  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match=r"^inputs: none; must be at least one$"):
+    with pytest.raises(SpecError, match=r"^inputs: empty; must contain at least one array$"):
         read_samples(layer, [])
     with pytest.raises(FormatError, match=r"broken.parquet: not a Parquet file, or broken"):
         (tmp_path / "broken.parquet").write_bytes(b"PAR1")

@@ -75,7 +75,7 @@ def test_files_folders_and_patterns(data: Path, tmp_path: Path) -> None:
         ([], "inputs: none"),
         ([tmp_path / "no*"], "no such file"),
         ([tmp_path / "in", tmp_path / "in" / "b.parquet"], "is listed twice"),
-        (["s3://bucket/x"], "a URL; must be files of this machine"),
+        (["s3://bucket/x"], "a URL; must be files on this machine"),
     ):
         with pytest.raises(SpecError, match=message):
             ids("4", *inputs)
@@ -259,7 +259,7 @@ def test_folders_that_cannot_be_used(data: Path, tmp_path: Path) -> None:
         score(scorer, [data], tmp_path / "file")
     with pytest.raises(SpecError, match="has other files; must be new, empty"):
         score(scorer, [data], tmp_path / "other")
-    with pytest.raises(SpecError, match="lies in the folder of results"):
+    with pytest.raises(SpecError, match="is in the folder of results"):
         score(scorer, [data], data)
     with pytest.raises(SpecError, match=r"^memory: 100 MB; must be at least 282 MB$"):
         score(scorer, [data], tmp_path / "out", memory=100 * 10**6)
@@ -297,7 +297,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     refused("damaged", "not a Parquet file, or broken (", bytes(damaged))
     refused("missing", "'X': no such column", rows.drop_columns(["X"]))
     other = rows.set_column(0, "id", rows["id"].cast(pa.int32()))
-    refused("other", "'id': int32, but int64 in the first file; must be the same in all", other)
+    refused("other", "'id': int32, but int64 in the first file; must be the same in all files", other)
 
 
 def test_rows_far_longer_than_others(tmp_path: Path) -> None:
@@ -309,7 +309,9 @@ def test_rows_far_longer_than_others(tmp_path: Path) -> None:
     scorer = Scorer(make_gru(), keep=["id"])
     score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST)
     assert read_results(tmp_path / "out").equals(scorer(table(rows[:-1])))
-    with pytest.raises(FormatError, match=r"row 2020: takes 0\.2 MB; must be at most 0\.2 MB in this memory"):
+    with pytest.raises(
+        FormatError, match=r"row 2020: needs 0\.2 MB; must be at most 0\.2 MB by the memory limit"
+    ):
         score(scorer, [tmp_path / "more"], tmp_path / "no", memory=LEAST)
 
 

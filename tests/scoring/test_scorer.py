@@ -182,7 +182,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "null step": ([STEP, None], "step 1 is null"),
     "narrow": ([STEP, STEP, STEP[:4]], "step 2 has 4 numbers; must have 5"),
     "wide": ([[*STEP, 6.0]], "step 0 has 6 numbers; must have 5"),
-    "null number": ([STEP, [1.0, None, 3.0, 4.0, 5.0]], "a null among its numbers"),
+    "null number": ([STEP, [1.0, None, 3.0, 4.0, 5.0]], "contains a null"),
     "NaN": ([STEP, [1.0, 2.0, 3.0, float("nan"), 5.0]], "NaN"),
 }
 
@@ -229,7 +229,7 @@ def test_bad_rows_of_other_forms() -> None:
             {"X": pa.array([[[1] * 5], [[1, 1, number, 1, 1]]], pa.list_(pa.list_(getattr(pa, kind)())))}
         )
         with pytest.raises(
-            onegru.FormatError, match=r"^row 1: 'X': .*, which float32 does not hold; on_error"
+            onegru.FormatError, match=r"^row 1: 'X': .*, which float32 cannot represent; on_error"
         ):
             Scorer(make_gru())(wide)
 
@@ -289,11 +289,11 @@ def test_no_rows_and_only_bad_rows() -> None:
         ),
         ({"keep": ["x"]}, "keep: 'x': no such column; must be one"),
         ({"keep": "id"}, "keep: 'id'; must be a list of names"),
-        ({"keep": ["id", "id"]}, "keep: 'id'; must be names, each once"),
+        ({"keep": ["id", "id"]}, "keep: 'id'; must be names without duplicates"),
         ({"on_error": "stop"}, "on_error: 'stop'; must be one of raise, skip, null"),
         ({"batch": 0}, "batch: 0; must be an integer, 1…131072"),
         ({"num_threads": 0}, "num_threads: 0; must be an integer, 1…64"),
-        ({"nodes": ["g"]}, "nodes: given with layers"),
+        ({"nodes": ["g"]}, "nodes: has no effect with layers"),
         ({"axes": {"X": ["batch", "time", "i"]}}, "axes: has no effect with layers"),
     ],
 )

@@ -66,9 +66,7 @@ def check_columns(fields: Sequence[Field], lengths: str | None, schema: pa.Schem
         _check_column(field, schema)
     is_read = any(field.column == lengths for field in fields)
     if lengths is not None and lengths in schema.names and not is_read:
-        why = (
-            "a column with the name of the model's input for lengths, which gets the lengths of the sequences"
-        )
+        why = "a column has the name of the model's input for lengths, which onegru fills itself"
         raise SpecError(f"{lengths!r}: {why}; to use it, name it (inputs, --column {lengths}={lengths})")
 
 
@@ -216,7 +214,7 @@ def _place(begin: Array, ends: Sequence[Array], step: int) -> int:
 def _bad_numbers(field: Field, numbers: pa.Array) -> Iterator[tuple[int, str]]:
     """Yield the indices of values that the model must not get, with reasons."""
     for index in _nulls(numbers):
-        yield int(index), "a null among its numbers"
+        yield int(index), "contains a null"
     array = _plain(numbers)
     if not array.size:
         return
@@ -225,7 +223,7 @@ def _bad_numbers(field: Field, numbers: pa.Array) -> Iterator[tuple[int, str]]:
         for index in np.flatnonzero(np.isnan(array) & ~np.asarray(missing)):
             yield int(index), "NaN"
     for index in _inexact(field, array):
-        yield int(index), f"{shown(array[index].item())}, which {field.dtype} does not hold"
+        yield int(index), f"{shown(array[index].item())}, which {field.dtype} cannot represent"
 
 
 def _inexact(field: Field, array: Array) -> Array:

@@ -75,17 +75,17 @@ def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path | None) ->
         text = os.fspath(item)
         if not text or "://" in text:
             what = "a URL" if text else "no name"
-            raise SpecError.of("inputs", f"{text!r}: {what}; must be files of this machine")
+            raise SpecError.of("inputs", f"{text!r}: {what}; must be files on this machine")
         for path in _meant(text, output, read):
             if _is_not_text(str(path)):
                 raise SpecError(f"{str(path)!r}: a name that is not UTF-8; must be valid UTF-8")
             if found.setdefault(os.path.realpath(path), path) is not path:
                 raise SpecError(f"{path}: is listed twice")
     if not found:
-        raise SpecError.of("inputs", "none; must be at least one")
+        raise SpecError.of("inputs", "empty; must contain at least one file")
     for folder in () if output is None else Path(os.path.realpath(output)).parents:
         if str(folder) in read:
-            raise SpecError.of("output", f"{output}: lies in {folder}, whose files are read; must be outside")
+            raise SpecError.of("output", f"{output}: is in the input folder {folder}; must be outside")
     return list(found.values())
 
 
@@ -204,7 +204,7 @@ def _check_columns(scorer: Scorer, path: Path, own: pa.Schema, first: pa.Schema 
         now, before = (field_of_values(schema.field(name)).type for schema in (own, first))  # type: ignore[union-attr]
         if now != before:
             what = f"{now}, but {before} in the first file"
-            raise FormatError(f"{path}: {name!r}: {what}; must be the same in all")
+            raise FormatError(f"{path}: {name!r}: {what}; must be the same in all files")
 
 
 def _is_coded(name: str, kind: pa.DataType, groups: Iterable[Any]) -> bool:

@@ -46,7 +46,7 @@ class Folder:
     def locked(self) -> Iterator[None]:
         """Create the folder if necessary, and lock it against other runs."""
         if self.path.exists() and not self.path.is_dir():
-            raise SpecError(f"{self.path}: not a folder; must be one, or must not exist")
+            raise SpecError(f"{self.path}: not a folder; must be a folder, or not exist")
         self.path.mkdir(parents=True, exist_ok=True)
         others = [item.name for item in self.path.iterdir() if item.name not in (_LOCK, _MANIFEST)]
         if not (self.path / _MANIFEST).exists() and any(not _is_leftover(name) for name in others):

@@ -53,7 +53,7 @@ def on_ray(address: str) -> Execute:
             machine, for the run, on all CPUs that the process may use.
 
     Raises:
-        SpecError: the address is invalid, or nothing answers there. In the run, also if a machine lacks
+        SpecError: the address is invalid, or no cluster answers there. In the run, also if a machine lacks
             something, or has fewer CPUs than a worker needs.
         MissingExtraError: ray is not installed.
         OneGRUError: in the run, if workers die repeatedly at the same rows.
@@ -68,7 +68,7 @@ def on_ray(address: str) -> Execute:
             socket.create_connection((found["v6"] or found["host"], int(found["port"])), _PATIENCE).close()
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise SpecError.of("ray", f"{address!r}: no cluster answers there ({why})") from error
+            raise SpecError.of("ray", f"{address!r}: no cluster answers at this address ({why})") from error
 
     def execute(job: Job, parts: Sequence[Part], on_rows: Callable[[int], None]) -> None:
         if not parts:
@@ -101,7 +101,7 @@ def _connected(address: str) -> Iterator[Any]:
     try:
         ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
     except ConnectionError as error:
-        what = "cannot connect; this machine must be in a cluster, and RAY_AUTH_MODE be as there"
+        what = "cannot connect; this machine must be in the cluster, and have the same RAY_AUTH_MODE"
         raise SpecError.of("ray", f"{address!r}: {what}") from error
     except Exception as error:  # Ray raises some errors as plain Exception
         words = (str(error).splitlines() or [type(error).__name__])[0]
@@ -133,7 +133,7 @@ def _run(ray: Any, job: Job, parts: Sequence[Part], on_rows: Callable[[int], Non
                 raise error.cause from error
             except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
                 location = f"{item[0].path}: row {item[0].groups_row + item[0].first}"
-                what = f"{location}: {_ATTEMPTS} workers died at it, or at rows that follow"
+                what = f"{location}: {_ATTEMPTS} workers died at this row, or at a following row"
                 raise OneGRUError(what) from error
             on_rows(sum(part.rows for part in item))
     finally:
@@ -183,13 +183,13 @@ def _run_task(setup: Sequence[Any], parts: Sequence[Part]) -> None:
     shared, job, here = _fetch(setup[0]), _fetch(setup[0]).job, onegru._native.version()
     if here != shared.version:
         raise SpecError.of(
-            "ray", f"onegru {here} on {socket.gethostname()}; must be {shared.version}, as here"
+            "ray", f"onegru {here} on {socket.gethostname()}; must be {shared.version}, as on this machine"
         )
     set_num_threads(shared.threads)
     # If the folder is missing, only relative paths cannot be found.
     with chdir(shared.folder) if Path(shared.folder).is_dir() else nullcontext():
         folder = Folder(Path(job.output))
         if not folder.path.is_dir():
-            what = f"the folder of results is not there on {socket.gethostname()}"
+            what = f"the folder of results does not exist on {socket.gethostname()}"
             raise SpecError(f"{folder.path}: {what}; must be shared by all machines")
         job.run([part for part in parts if not folder.part(part.number).exists()])

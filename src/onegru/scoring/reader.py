@@ -81,8 +81,8 @@ class _RowReader:
             return
         if len(table) == 1:
             path, groups_row = self._location
-            most = f"must be at most {self._largest_row / 1e6:.1f} MB in this memory (memory, --memory)"
-            raise FormatError(f"{path}: row {groups_row + first}: takes {size / 1e6:.1f} MB; {most}")
+            most = f"must be at most {self._largest_row / 1e6:.1f} MB by the memory limit (memory, --memory)"
+            raise FormatError(f"{path}: row {groups_row + first}: needs {size / 1e6:.1f} MB; {most}")
         half = len(table) // 2
         self._check_rows(table.slice(0, half), first)
         self._check_rows(table.slice(half), first + half)

@@ -104,7 +104,7 @@ def score(
     paths = find_files(inputs, folder.path)
     for path in paths:
         if Path(os.path.realpath(folder.path)) in Path(os.path.realpath(path)).parents:
-            raise SpecError(f"{path}: lies in the folder of results; must not")
+            raise SpecError(f"{path}: is in the folder of results; must be outside")
     # Before the folder is locked, so that a rejected run does not create one.
     plan = make_plan(scorer, paths, _part_bytes(folder.path, memory, folder.manifest()))
     manifest = _manifest(scorer, plan)
@@ -175,7 +175,7 @@ def _part_bytes(output: Path, memory: int, before: dict[str, Any] | None) -> int
             raise FormatError(f"{output}: its record of a run is broken")
     if most < wanted:
         least = -(-(_BASE + _COPIES * wanted) // 10**6)
-        why = "" if before is None else ", as this run began with larger parts"
+        why = "" if before is None else ", because this run began with larger parts"
         raise SpecError.of("memory", f"{memory // 10**6} MB; must be at least {least} MB{why}")
     return most if before is None else wanted
 

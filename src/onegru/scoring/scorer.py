@@ -239,7 +239,7 @@ class Scorer:
             if len(indices) != 1:
                 what = f"{len(indices)} columns of that name" if indices else "no such column"
                 listed = ", ".join(map(repr, schema.names)) or "none"
-                raise SpecError.of("keep", f"{name!r}: {what}; must be one; columns: {listed}")
+                raise SpecError.of("keep", f"{name!r}: {what}; must be exactly one column; columns: {listed}")
             fields.append(schema.field(indices[0]).with_nullable(True))  # other files may have nulls
         for result in self.program.results:
             fields.append(pa.field(result.column, arrow_type(result)))
@@ -256,7 +256,7 @@ class Scorer:
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Score record batches one by one, as for Spark's `mapInArrow`. Raises the errors of a call.
 
-        Lists of a fixed size become lists of any size, because Spark knows no others.
+        Lists of a fixed size become lists of any size, because Spark has no others.
         """
         for batch in batches:
             table = self(batch)
@@ -432,7 +432,7 @@ def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     listed = tuple(names)
     for name in listed:
         if not isinstance(name, str) or listed.count(name) > 1:
-            raise SpecError.of(argument, f"{shown(name)}; must be names, each once")
+            raise SpecError.of(argument, f"{shown(name)}; must be names without duplicates")
     return listed
 
 
@@ -442,5 +442,5 @@ def columns_of(argument: str, columns: Mapping[str, str] | Sequence[str]) -> dic
         return {name: name for name in _names(argument, columns)}
     for name, column in columns.items():
         if not isinstance(name, str) or not isinstance(column, str):
-            raise SpecError.of(argument, f"{shown(name)}: {shown(column)}; must be names of columns by name")
+            raise SpecError.of(argument, f"{shown(name)}: {shown(column)}; must map names to column names")
     return dict(columns)

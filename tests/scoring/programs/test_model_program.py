@@ -75,7 +75,7 @@ def test_models_that_see_padding_are_not_padded(tmp_path: Path) -> None:
         (
             [WITH_LENS, MEAN],
             [X, LENS],
-            r"^pad: .*: output 'Z' of a row depends on how it is padded; remove it",
+            r"^pad: .*: output 'Z' of a row depends on its padding; remove it",
         ),
         ([PLAIN], [X], r"^pad: .* has no input for the lengths, or a column supplies it; remove it$"),
     ):
@@ -184,7 +184,7 @@ def test_outputs_without_rows_are_named(tmp_path: Path) -> None:
     nodes = [PLAIN, node("Reshape", ["Y", "sizes"], ["logits"])]
     constants = {**weights(), "sizes": np.array([-1, H])}
     path = save(tmp_path, model(graph(nodes, [X], ["Y_h", "logits"], constants)))
-    with pytest.warns(onegru.SpecWarning, match=r"output 'logits': .* so the results do not have it"):
+    with pytest.warns(onegru.SpecWarning, match=r"output 'logits': .* so the results do not contain it"):
         found = Scorer(path)(table(sequences()))
     assert found.column_names == ["Y_h"]
 
@@ -196,7 +196,7 @@ def test_batch_first_by_names_and_by_option(tmp_path: Path) -> None:
         path = saved(tmp_path, [FIRST, AFTER_TRANSPOSE], [value("X", "float32", dims)], ["Y_h"])
         if dims[0] == "p":
             with pytest.raises(
-                onegru.SpecError, match=r"which are the rows.*\(--axes X=batch,time,feature\)$"
+                onegru.SpecError, match=r"its axes of rows and steps.*\(--axes X=batch,time,feature\)$"
             ):
                 Scorer(path)(table(rows))
         axes = {"X": ("batch", "time", "feature")} if dims[0] == "p" else None
@@ -225,7 +225,7 @@ def test_numbers_with_the_sequences(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "inputs", "outputs", "arguments", "message"),
     [
-        ([PLAIN], [value("X", "float32", ["T", 4, I])], ["Y"], {}, "no open axis of rows"),
+        ([PLAIN], [value("X", "float32", ["T", 4, I])], ["Y"], {}, "no dynamic axis for rows"),
         ([PLAIN], [X], ["Y"], {"axes": {"X": ("batch", "time")}}, "axes['X']: batch, time; must be 3 names"),
         ([PLAIN], [X], ["Y"], {"axes": {"Z": ("batch",)}}, "axes: 'Z'; must be one of 'X'"),
         ([PLAIN], [X], ["Y"], {"inputs": {"Z": "X"}}, "inputs: 'Z'; must be one of 'X'"),

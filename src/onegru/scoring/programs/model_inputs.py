@@ -141,7 +141,7 @@ def _axes_of(
             raise SpecError(f"axes[{info.name!r}]: {', '.join(order)}; must be {must}")
         found = {name: axis for axis, name in enumerate(order) if name in ("batch", "time")}
         return _checked(where, info, found)
-    ask = f"say which axes they are with axes (--axes {info.name}=batch,time,feature)"
+    ask = f"specify its axes with axes (--axes {info.name}=batch,time,feature)"
     if info.shape is None:
         raise SpecError(f"{where}: of unknown rank; {ask}")
     found = {}
@@ -168,7 +168,7 @@ def _axes_of(
         found["batch"] = unclear.pop()
     if unclear or ("batch" not in found and not single_rows):
         words = shape_words(info.shape)
-        what = "which are the rows, and which the steps, is not clear" if unclear else "no open axis of rows"
+        what = "its axes of rows and steps are ambiguous" if unclear else "no dynamic axis for rows"
         raise SpecError(f"{where}: {words}; {what}; {ask}")
     return _checked(where, info, found)
 
@@ -179,7 +179,7 @@ def _checked(where: str, info: TensorInfo, found: Mapping[str, int]) -> Axes:
     shape = info.shape or ()
     rows = shape[axes.batch] if shape and axes.batch is not None else 1
     if isinstance(rows, int) and rows != 1:
-        raise SpecError(f"{where}: {shape_words(shape)}, of {rows} rows; must be open, or 1")
+        raise SpecError(f"{where}: {shape_words(shape)}, fixed batch size {rows}; must be dynamic, or 1")
     return axes
 
 

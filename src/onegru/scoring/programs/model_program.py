@@ -56,7 +56,7 @@ class ModelProgram:
         self._inputs = ModelInputs(model, inputs, axes)
         self.fields = self._inputs.fields
         if not any(field.is_sequence for field in self.fields):
-            raise SpecError(f"{model.path}: no input has an open number of steps; at least one must")
+            raise SpecError(f"{model.path}: must have an input with a dynamic number of steps")
         self._axes: dict[str, Axes] = {}
         self.results = self._find_results(outputs)
         self.equal_lengths = not pad
@@ -115,8 +115,8 @@ class ModelProgram:
                 shapes.append(self._model.run(self._inputs.fed(self._draw(rows, steps), lengths)))
             except OneGRUError as error:
                 raise SpecError(
-                    f"{self._model.path}: cannot be run on {rows} rows of {steps} steps ({error}); axes "
-                    "(--axes X=batch,time,feature) may say which axes they are"
+                    f"{self._model.path}: cannot be run on {rows} rows of {steps} steps ({error}); if its "
+                    "axes have another order, specify them with axes (--axes X=batch,time,feature)"
                 ) from error.__cause__
         columns = {name: name for name in known} if wanted is None else wanted
         results: list[Field] = []
@@ -127,10 +127,10 @@ class ModelProgram:
             fits = first.ndim == second.ndim == sum(counts) and counts[0] == 1 and counts[1] <= 1
             if not fits or (first.dtype.kind not in "biuf" and first.dtype.name != "bfloat16"):
                 what = f"{first.dtype.name} {shape_words(first.shape)} for 2 rows of 3 steps"
-                what = f"output {name!r}: {what}; must be numbers with one axis of rows"
+                what = f"output {name!r}: {what}; must be numbers with one axis for rows"
                 if wanted is not None:
                     raise SpecError(what)
-                what += ", so the results do not have it"
+                what += ", so the results do not contain it"
                 warnings.warn(f"{self._model.path}: {what}", SpecWarning, stacklevel=callers_level())
                 continue
             axes = Axes(sizes.index(_ROWS), sizes.index(_STEPS) if counts[1] else None)
@@ -139,7 +139,7 @@ class ModelProgram:
             dtype = first.dtype.name
             results.append(Field(known[name].name, column, dtype, shape, axes.time is not None))
         if not results:
-            raise SpecError(f"{self._model.path}: no output has an axis of rows; at least one must")
+            raise SpecError(f"{self._model.path}: must have an output with an axis for rows")
         return tuple(results)
 
     def _check_padding(self) -> None:
@@ -155,7 +155,7 @@ class ModelProgram:
             what = f"cannot be run on rows of different lengths ({error})"
             raise SpecError.of("pad", f"{self._model.path}: {what}; remove it") from error
         if found is not None:
-            raise SpecError.of("pad", f"{self._model.path}: {found} how it is padded; remove it")
+            raise SpecError.of("pad", f"{self._model.path}: {found} its padding; remove it")
 
     def _check_rows(self, rows: int) -> None:
         """Raise SpecError if a row has other outputs in a batch with other rows."""

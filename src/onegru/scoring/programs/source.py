@@ -44,7 +44,7 @@ def open_program(
         source = layers_of_model(model, nodes) if nodes else model
     else:
         if nodes:
-            raise SpecError.of("nodes", "given with layers; must name GRUs of a file or a model")
+            raise SpecError.of("nodes", "has no effect with layers; remove it")
         source = model
     if isinstance(source, Model):
         warn_of_unread(source.graph)
@@ -67,7 +67,7 @@ def model_digest(model: str | GRU | Stack | Model) -> str:
         return digest.hexdigest()
     path = Path(model.path if isinstance(model, Model) else model)
     if not path.is_file():
-        raise SpecError.of("model", f"{path}: not a file; must be one, which a later run can compare")
+        raise SpecError.of("model", f"{path}: must be a file, so that a later run can compare it")
     digest = hashlib.sha256()
     if isinstance(model, Model) and model.options.weight_storage is not None:
         digest.update(repr(model.options).encode())
