@@ -78,7 +78,9 @@ def test_a_file_with_a_delay_is_drawn_for(kind: str, tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path) -> None:
     path = save(tmp_path, built([NEVER["reverse GRU"], CAUSAL["GRU"]], 4))
-    with pytest.raises(SpecError, match=r"cannot run in chunks, as GRU node 'gru1' runs from the last step"):
+    with pytest.raises(
+        SpecError, match=r"cannot run in chunks, because GRU node 'gru1' runs from the last step"
+    ):
         onegru.load(path).stream(rewrite=True)
     model = onegru.load(save(tmp_path, built([CAUSAL["GRU"]], 4)))
     with pytest.raises(SpecError, match=r"^state: has no effect with rewrite=True"):
@@ -174,7 +176,7 @@ def test_inspection_of_a_model_with_a_cache_of_its_own(tmp_path: Path, direction
     with pytest.raises(SpecError, match=hint):
         onegru.make_streaming(path, tmp_path / "target.onnx")
     if direction == "reverse":  # whose state nobody carries, and which may run along time
-        with pytest.warns(SpecWarning, match="GRU node 'GRU_3' starts over in each run, if it runs along"):
+        with pytest.warns(SpecWarning, match="GRU node 'GRU_3' starts over in each run if it runs along"):
             onegru.load(path).stream()
 
 

@@ -206,7 +206,7 @@ def test_rewriting_fuses_nothing(tmp_path: Path) -> None:
         ({"target": "no/where.onnx"}, "target: folder 'no' does not exist; must exist"),
         ({"check": onegru.Check(inputs={})}, "missing"),
         ({"check": onegru.Check(inputs={"Q": 3})}, "'Q': not an input"),
-        ({"check": onegru.Check(dims={"K": 3})}, "dims: 'K'; must be an open dimension"),
+        ({"check": onegru.Check(dims={"K": 3})}, "dims: 'K'; must be a dynamic dimension"),
         ({"check": 1}, "check: 1; must be True, False or an onegru.Check"),
         ({"progress": 3}, "progress: 3; must be a function"),
     ],

@@ -33,7 +33,7 @@ from tests.support.models.rewrite_cases import Case
         ({"opset": 1}, "opset: 1; must be at least 3, as GRU node 'gru' has linear_before_reset"),
         (
             {"check": onegru.Check(dims={"K": 3})},
-            "dims: 'K'; must be an open dimension of an input: 'N', 'T'",
+            "dims: 'K'; must be a dynamic dimension of an input: 'N', 'T'",
         ),
         ({"check": onegru.Check(dims={"T": (3,)})}, "dims: 'T' is (3,); must be one size"),
         ({"check": onegru.Check(inputs={}), "opset": 22}, "'X': missing"),

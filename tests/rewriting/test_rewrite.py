@@ -253,7 +253,7 @@ def test_a_clip_at_a_threshold_for_onnxruntime(tmp_path: Path) -> None:
         )
     )
     report, target = rewritten(tmp_path, source, runtime="onnxruntime")
-    assert "where x equals ThresholdedRelu's alpha" in report.nodes[0].reasons[0]
+    assert "if x equals ThresholdedRelu's alpha" in report.nodes[0].reasons[0]
     feeds = {"X": 3 * numbers(1, T, B, I)}
     wanted = expected(tmp_path / "model.onnx", feeds)
     assert np.count_nonzero(wanted["Y"]) > wanted["Y"].size / 4

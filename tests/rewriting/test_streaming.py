@@ -628,7 +628,7 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
     X = rng.standard_normal((B, C, T)).astype(np.float32)
     whole = onegru.load(source).run({"X": X})["Z"]
     if not set(names).isdisjoint(NEVER):
-        with pytest.raises(SpecError, match=r"cannot run in chunks, as |^time: no GRU"):
+        with pytest.raises(SpecError, match=r"cannot run in chunks, because |^time: no GRU"):
             onegru.make_streaming(source, target, delay=True)
         assert not target.exists()
         return
@@ -865,7 +865,7 @@ def test_pads_that_mirror_steps_of_the_run(tmp_path: Path) -> None:
     net.last = net.add("Pad", net.last, net.constant([0, 0, 2, 0, 0, 0], np.int64), mode="reflect")
     net.last = net.conv(net.last, 3)
     net.last = net.gru()
-    words = r"Pad node 'pad\d' pads time with steps of the run \(mode 'reflect'\); must be a number, or"
+    words = r"Pad node 'pad\d' pads time with steps of the run \(mode 'reflect'\); must be constant, or"
     with pytest.raises(SpecError, match=words):
         onegru.make_streaming(save(tmp_path, net.proto()), tmp_path / "t.onnx", time={"X": 2})
 
@@ -914,7 +914,7 @@ def test_first_steps_that_are_not_known_yet(tmp_path: Path) -> None:
     net = Network(np.random.default_rng(1))
     y = net.add("Concat", cut(net, net.last, 0, 2), net.last, axis=2)
     net.last = net.add("Sub", cut(net, y, 2, FAR), cut(net, y, 0, -2))
-    words = r"Concat node 'concat\d' puts 2 steps of the run in front, which are not all known with the first"
+    words = r"Concat node 'concat\d' inserts 2 steps of the run at the start"
     with pytest.raises(SpecError, match=words):
         onegru.make_streaming(save(tmp_path, net.proto()), tmp_path / "t.onnx", time={"X": 2})
 
@@ -1044,7 +1044,7 @@ def test_a_quantized_model_streams_first(tmp_path: Path) -> None:
     scale, zero = net.constant(0.05), net.constant(128, np.uint8)
     quantized = net.add("QuantizeLinear", padded(net, net.last, 2), scale, zero)
     net.last = net.conv(net.add("DequantizeLinear", quantized, scale, zero), 3)
-    words = r"QuantizeLinear node .* reads leading zeros.*; make the model stream before it is quantized$"
+    words = r"QuantizeLinear node .* reads leading zeros.*; convert the model for streaming before"
     with pytest.raises(SpecError, match=words):
         onegru.make_streaming(save(tmp_path, net.proto()), time={"X": 2})
 
@@ -1053,7 +1053,7 @@ def test_which_axis_is_time(tmp_path: Path) -> None:
     net = Network(np.random.default_rng(1))
     net.last = ahead_conv(net)
     source, target = save(tmp_path, net.proto()), tmp_path / "t.onnx"
-    words = r"^time: no GRU goes along an axis of an input; give .*, as time=\{'X': 1\} \(--time X=1\)"
+    words = r"^time: no GRU runs along an axis of an input; pass .*, such as time=\{'X': 1\} \(--time X=1\)"
     with pytest.raises(SpecError, match=words):
         onegru.make_streaming(source, target)
     onegru.make_streaming(source, target, time={"X": 2})
@@ -1232,14 +1232,14 @@ def summed_of_unknown_rank(net: Network) -> str:
 
 REFUSED: dict[str, tuple[Callable[[Network], str], str]] = {
     "a bias on zeros in front": (biased, "Conv node 'conv1' adds to leading zeros"),
-    "a table of positions": (positions, r"Add node 'add\d' computes with the number of steps"),
-    "places of a pooling": (pooled_places, "MaxPool node 'maxpool0' gives the places of steps"),
+    "a table of positions": (positions, r"Add node 'add\d' uses the number of steps"),
+    "places of a pooling": (pooled_places, "MaxPool node 'maxpool0' returns the indices of steps"),
     "lengths from a shape": (lengths_of_another, "GRU node 'gru[0-9]+'"),
     "statistics of a run": (trained_norm, "BatchNormalization node"),
     "a norm over steps": (norm_over_time, "LRN node"),
     "a sum of ones": (summed_ones, "ReduceSum node 'reducesum[0-9]+' computes over all steps"),
-    "the size of all": (size_of_all, "Div node 'div[0-9]+' computes with the number of steps"),
-    "the newest by the count": (newest_by_the_count, "computes with the number of steps|spreads one value"),
+    "the size of all": (size_of_all, "Div node 'div[0-9]+' uses the number of steps"),
+    "the newest by the count": (newest_by_the_count, "uses the number of steps|spreads one value"),
     "a value of unknown rank": (summed_of_unknown_rank, "cannot run in chunks"),
 }
 
@@ -1261,7 +1261,7 @@ def test_what_chunks_would_compute_in_another_way(name: str, tmp_path: Path) -> 
 def test_a_gru_along_rows_and_time(tmp_path: Path) -> None:
     source = save(tmp_path, built([merged_rows_gru], 1))
     for time in (None, {"X": 2}):
-        with pytest.raises(SpecError, match=r"cannot run in chunks|GRUs go along|must be one"):
+        with pytest.raises(SpecError, match=r"cannot run in chunks|GRUs run along|must have one"):
             onegru.make_streaming(source, tmp_path / "t.onnx", time=time, check=False)
 
 
@@ -1472,7 +1472,7 @@ def test_states_outside_and_a_fixed_number_of_steps(tmp_path: Path) -> None:
     outputs = [value("Z", shape=[T, 1, 1, C]), value("h_out", shape=[1, 1, C])]
     source = save(tmp_path, model(graph(net.nodes, infos, outputs, net.constants), opset=14))
     target = tmp_path / "t.onnx"
-    with pytest.raises(SpecError, match="time: GRUs go along several axes"):
+    with pytest.raises(SpecError, match="time: GRUs run along several axes"):
         onegru.make_streaming(source, target, check=False)
     assert onegru.inspect(source).streaming.startswith("yes")
     onegru.load(source).stream()
@@ -1486,7 +1486,7 @@ def test_a_last_state_that_comes_later(tmp_path: Path) -> None:
     W, R = net.weights(1, 3 * C, C), net.weights(1, 3 * C, C)
     net.nodes.append(node("GRU", [x, W, R], ["Y", "Z"], hidden_size=C, name="g"))
     proto = model(graph(net.nodes, [value("X", shape=["batch", C, "time"])], ["Z"], net.constants), opset=14)
-    with pytest.raises(SpecError, match="GRU node 'g' gives its last state, which comes later"):
+    with pytest.raises(SpecError, match="GRU node 'g' returns its last state, which comes later"):
         onegru.make_streaming(save(tmp_path, proto), tmp_path / "t.onnx", delay=True)
 
 
@@ -1498,7 +1498,7 @@ def test_a_table_for_a_fixed_number_of_steps(tmp_path: Path) -> None:
         graph(net.nodes, [value("X", shape=[1, C, T])], [value("Z", shape=[1, C, T])], net.constants),
         opset=14,
     )
-    with pytest.raises(SpecError, match="Add node 'add0' computes with the number of steps"):
+    with pytest.raises(SpecError, match="Add node 'add0' uses the number of steps"):
         onegru.load(save(tmp_path, proto)).stream(rewrite=True)
 
 

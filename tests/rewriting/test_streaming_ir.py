@@ -105,7 +105,7 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
         except FormatError as error:  # outputs are classes that random inputs do not change
             assert ": not written: no output depends on the random inputs" in str(error)
         return
-    with pytest.raises(SpecError, match=r"cannot run in chunks, as |^time: no GRU"):
+    with pytest.raises(SpecError, match=r"cannot run in chunks, because |^time: no GRU"):
         onegru.make_streaming(path, tmp_path / "streaming.xml", delay=True)
     assert not (tmp_path / "streaming.xml").exists()
     assert not (tmp_path / "streaming.bin").exists()
@@ -326,7 +326,7 @@ def test_layers_that_onnx_lacks(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", REFUSED)
 def test_refused_without_a_comparison(kind: str, tmp_path: Path) -> None:
     source = hidden(tmp_path / "model.xml", REFUSED[kind])
-    with pytest.raises(SpecError, match="cannot run in chunks, as "):
+    with pytest.raises(SpecError, match="cannot run in chunks, because "):
         onegru.make_streaming(source, delay=True, check=False)
 
 

@@ -421,7 +421,8 @@ def test_a_state_of_other_numbers_is_refused(
 def test_an_input_that_is_several_states_is_refused(parts: Ends, tmp_path: Path) -> None:
     source = save(tmp_path, stacked(parts))
     message = (
-        "GRU node 'gru[0-9]+': cannot run in chunks, as input 'h' is the initial state of 'gru[0-9]+', 'gru"
+        "GRU node 'gru[0-9]+': cannot run in chunks, because input 'h' is the initial state of "
+        "'gru[0-9]+', 'gru"
     )
     with pytest.raises(SpecError, match=message):
         onegru.load(source).stream(rewrite=True)

@@ -226,7 +226,7 @@ def test_what_is_warned_of(name: str) -> None:
         model = net.end(y)
         kind, words = verdict(model)
         assert kind == "warned", (place, words)
-        assert "chunks may change the results, as " in words
+        assert "chunks may change the results, because " in words
         assert not chunks_agree(model, {"h_out": "h"}), place
 
 
@@ -236,7 +236,7 @@ def test_what_is_refused(name: str) -> None:
         model = net.end(y)
         kind, words = verdict(model)
         assert kind == "refused", (place, words)
-        assert f"cannot be streamed, as {name} node '{name}_" in words
+        assert f"cannot be streamed, because {name} node '{name}_" in words
         assert not chunks_agree(model, {"h_out": "h"}), place
         assert verdict(model, {"h_out": "h"})[0] == "warned"  # who names the states has the say
     assert not PASSES.keys() & REFUSED.keys()
@@ -264,7 +264,7 @@ def test_what_forgets_steps_and_counts_them_is_refused() -> None:
     model = net.end(net.gru(counted(net, conv()(net, "x")), "h", "h_out"))
     assert not chunks_agree(model, {"h_out": "h"})
     kind, words = verdict(model)
-    assert kind == "refused" and "as Div node 'Div_5' computes with the number of steps" in words
+    assert kind == "refused" and "because Div node 'Div_5' uses the number of steps" in words
     kind, words = verdict(model, {"h_out": "h"})
     assert kind == "warned" and "Conv node 'Conv_1' reads 3 steps; no state" in words and "Div_5" in words
 
@@ -274,7 +274,7 @@ def test_an_input_with_time_along_two_axes() -> None:
     net.inputs["mask"], net.outputs["other"] = ["T", "T"], None
     net.op("Relu", "mask", output="other")
     kind, words = verdict(net.end(net.gru("x", "h", "h_out")))
-    assert kind == "refused" and "as input node 'mask' has time along several axes" in words
+    assert kind == "refused" and "as input node 'mask' has several time axes" in words
 
 
 def test_each_step_with_every_other() -> None:
@@ -300,7 +300,7 @@ def test_steps_by_indices() -> None:
     turned = net.op("GatherND", net.gru("x", "h", "h_out"), net.const([[1], [0]]))
     model = net.end(turned)
     assert not chunks_agree(model, {"h_out": "h"})
-    assert "GatherND node 'GatherND_3' takes steps by their places in a run" in verdict(model)[1]
+    assert "GatherND node 'GatherND_3' selects steps by their index in a run" in verdict(model)[1]
 
 
 def test_only_the_newest_step_passes() -> None:
@@ -442,7 +442,12 @@ def test_lengths_that_begin_with_each_run(model: onnx.ModelProto) -> None:
 
 def test_states_that_are_changed_between_runs() -> None:
     first, last = StreamNet(), StreamNet()
-    changed = [(first.end(first.gru("x", first.op("Tanh", "h"), "h_out")), "starts from what is computed")]
+    changed = [
+        (
+            first.end(first.gru("x", first.op("Tanh", "h"), "h_out")),
+            "starts from a value that each run computes",
+        )
+    ]
     y = last.gru("x", "h", "own")
     last.op("Tanh", "own", output="h_out")
     changed.append((last.end(y), "ends in a state that is changed before the next run"))
@@ -504,4 +509,4 @@ def test_a_mix_of_time_whose_past_is_carried() -> None:
     model = net.end(cached(net, net.op("Reshape", rows, net.const([-1, B, H]))))
     assert not chunks_agree(model, _CACHED)
     kind, words = verdict(model, _CACHED)
-    assert kind == "warned" and "splits time into several axes" in words
+    assert kind == "warned" and "splits the time axis into several axes" in words

@@ -855,7 +855,7 @@ def verdict(seed: int, folder: Path, names: list[str]) -> tuple[str, str]:
     try:
         onegru.make_streaming(source, target, delay=True, check=False, time={"X": 2})
     except SpecError as error:
-        assert "cannot run in chunks, as" in str(error) or "has no state to carry" in str(error), (
+        assert "cannot run in chunks, because" in str(error) or "has no state to carry" in str(error), (
             name,
             error,
         )

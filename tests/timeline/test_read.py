@@ -32,7 +32,7 @@ def test_the_file_is_not_needed_again(tmp_path: Path) -> None:
     model = onegru.load(path)
     path.unlink()
     for copy in (model, pickle.loads(pickle.dumps(model))):
-        with pytest.raises(SpecError, match="cannot be streamed, as Slice node 'Slice_0' turns"):
+        with pytest.raises(SpecError, match="cannot be streamed, because Slice node 'Slice_0' reverses"):
             copy.stream()
 
 
@@ -62,7 +62,7 @@ def test_only_some_nodes_are_named() -> None:
     y = "x"
     for _ in range(7):
         y = turned(net, y)
-    with pytest.raises(SpecError, match="Slice_4' turns time round; and 2 more; run it as a whole"):
+    with pytest.raises(SpecError, match="Slice_4' reverses time; and 2 more; run it as a whole"):
         onegru.load(net.end(net.gru(y, "h", "h_out"))).stream()
 
 

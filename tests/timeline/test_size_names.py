@@ -89,7 +89,7 @@ def test_a_batch_that_may_go_with_another(tmp_path: Path) -> None:
     net.last = net.add("Add", net.last, "other")
     net.last = flat(net)
     net.last = net.gru()
-    with pytest.raises(SpecError, match="steps written down, next to an open size that no input has"):
+    with pytest.raises(SpecError, match="fixed number of steps, and a dynamic size that no input has"):
         onegru.load(save(tmp_path, net.whole("batch", 17))).stream(rewrite=True, time={"X": 2, "other": 2})
 
 
@@ -113,7 +113,7 @@ def test_a_number_of_steps_that_inputs_leave_open(declared: int, tmp_path: Path)
     net = PerturbedModel(np.random.default_rng(1), fixed=False)
     source = save(tmp_path, with_heads(net, declared))
     target = tmp_path / "streaming.onnx"
-    refusal = r"splits time into several axes; .* --dim time=N, or check="
+    refusal = r"splits the time axis into several axes; .* --dim time=N, or check="
     for check in (True, False):
         with pytest.raises(SpecError, match=refusal):
             onegru.make_streaming(source, target, check=check)

@@ -18,7 +18,7 @@ from onegru.scoring.programs.source import open_program
 from onegru.timeline.unread import find_unread
 from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
 
-ONLY = "of 'x' along its open axis 1 only"
+ONLY = "along the dynamic axis 1 of 'x', only"
 CONSTANTS = {
     "first": np.array(0),
     "two": np.array([0, 1]),
@@ -94,7 +94,7 @@ def test_commands_say_so(
         openvino = pytest.importorskip("openvino")
         openvino.save_model(openvino.convert_model(path), path.with_suffix(".xml"))
         path = path.with_suffix(".xml")
-    words = "of 'x' along its open axis 1 only position 0 is read: the model ignores the rest"
+    words = "along the dynamic axis 1 of 'x', only position 0 is read: the model ignores the rest"
     (found,) = onegru.inspect(path).unread
     assert found.startswith(words)
     for command in (["inspect", str(path)], ["run", str(path), "--random", "0"]):
@@ -114,5 +114,5 @@ def test_commands_say_so(
 def test_fusing_says_so(tmp_path: Path) -> None:
     path = written(FIRST, tmp_path)
     onegru.rewrite(path, path, decompose=True, check=False)
-    with pytest.warns(SpecWarning, match="along its open axis 1 only position 0 is read"):
+    with pytest.warns(SpecWarning, match="along the dynamic axis 1 of 'x', only position 0 is read"):
         onegru.fuse(path, check=False)

@@ -54,7 +54,7 @@ def streaming_words(graph: Graph) -> str:
     if found.pairs and not found.refusal:
         doubt = found.warning or "no time axis found"
         return f"unchanged, with its own states ({found.states}); it may need other states: {doubt}"
-    return why.replace("cannot run in chunks, as", "no:")
+    return why.replace("cannot run in chunks, because", "no:")
 
 
 def run_in_chunks(
@@ -74,7 +74,7 @@ def run_in_chunks(
         timed_states = [name for name in made.time if time is None and name in found.pairs.values()]
         if timed_states:
             why = f"input {timed_states[0]!r} is named like a state, but has a time axis"
-            raise SpecError(f"{graph.path}: cannot run in chunks, as {why}")
+            raise SpecError(f"{graph.path}: cannot run in chunks, because {why}")
     except SpecError as error:
         if is_sound:
             return forms.annotated(found)

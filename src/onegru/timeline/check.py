@@ -43,7 +43,7 @@ class AsItIs:
         """Return the reason why chunks may change the results; "" if they do not."""
         if self.losses is None:
             return "onegru cannot follow its operators, so chunks may change the results"
-        return f"chunks may change the results, as {_listed(self.losses)}" if self.losses else ""
+        return f"chunks may change the results, because {_listed(self.losses)}" if self.losses else ""
 
     @property
     def is_sound(self) -> bool:
@@ -89,8 +89,8 @@ def check_time(found: AsItIs, *, refuses: bool) -> None:
     """Warn of operators that would change results in chunks, or raise SpecError."""
     if refuses and found.refusal:
         raise SpecError(
-            f"{found.path}: cannot be streamed, as {found.refusal}; run it as a whole, or name its states "
-            "(state=) to stream it all the same"
+            f"{found.path}: cannot be streamed, because {found.refusal}; run it as a whole, or name its "
+            "states (state=) to stream it anyway"
         )
     if found.warning:
         warnings.warn(f"{found.path}: {found.warning}", SpecWarning, stacklevel=4)

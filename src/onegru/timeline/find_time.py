@@ -46,19 +46,19 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "
         for axis in analysis.axes_of.get(name) or ()
         for factor in analysis.axes.main(axis)
     }
-    times = [(factors, size) for factors, size in times if factors <= of_inputs]
+    times = [time for time in times if time[0] <= of_inputs]
     if len(times) > 1:  # others go along frequencies, which have a fixed number
-        times = [(factors, size) for factors, size in times if isinstance(size, str)] or times
+        times = [time for time in times if isinstance(time[1], str)] or times
     if len(times) != 1:
-        what = "no GRU goes along an axis of an input" if not times else "GRUs go along several axes"
+        what = "no GRU runs along an axis of an input" if not times else "GRUs run along several axes"
         if not times and any(op.kind in _CELLS for op in analysis.ops):
             raise SpecError.of(
                 "time",
-                "the model has cells, which take one step in a run; stream() carries "
-                "the states that are its inputs and outputs, as stream({'h_out': 'h_in'}) names them",
+                "the model has cells, which run one step in each call; to carry states that are inputs and "
+                "outputs, name them: stream({'h_out': 'h_in'})",
             )
         said = f"time={{{example!r}: 1}} (--time {example}=1)"
-        raise SpecError.of("time", f"{what}; give the time axis of an input, as {said} does for axis 1")
+        raise SpecError.of("time", f"{what}; pass the time axis of an input, such as {said}")
     return times[0][0]
 
 
@@ -67,7 +67,7 @@ def _as_asked(analysis: TimeAnalysis, asked: Mapping[str, int]) -> set[int]:
     for name, axis in asked.items():
         axes = analysis.axes_of.get(name)
         if axes is None:
-            raise SpecError.of("time", f"the rank of input {name!r} is not known; must be known")
+            raise SpecError.of("time", f"the rank of input {name!r} is unknown; must be known")
         if not -len(axes) <= axis < len(axes):
             raise SpecError.of("time", f"axis {axis} of {name!r}; must be below its rank, {len(axes)}")
         found |= analysis.axes.main(axes[axis])

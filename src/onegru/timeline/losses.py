@@ -47,7 +47,7 @@ class LossFinder:
         """Return the operators that compute other results in chunks than in one run."""
         found = [] if self.is_single else list(dict.fromkeys(self._state_faults()))
         if not self.time:
-            why = "starts over in each run, if it runs along time, which is not known"
+            why = "starts over in each run if it runs along time, which is unknown"
             return found + [
                 finding_of(op, "unknown", why) for op in self.analysis.recurrent if id(op) not in self.carried
             ]
@@ -60,7 +60,7 @@ class LossFinder:
         for name in self.flow.outputs:
             is_new = name not in self.analysis.states.values() and not self._has_one_step(name)
             if self.lead.get(name) and is_new:
-                why = f"gives {self.lead[name]} steps of the last run again"
+                why = f"outputs {self.lead[name]} steps of the previous run again"
                 own.append(Finding("unknown", "output", name, why))
         if not found and not own:
             counted = [op for op, _ in (*self.plan.accumulated, *self.plan.numbered)]
@@ -78,8 +78,8 @@ class LossFinder:
         except SpecError as error:
             name = next((name for name in self.analysis.inputs if repr(name) in str(error)), "")
             if len(self.planner.context.timed(name)) > 1:
-                return [Finding("mixes", "input", name, "has time along several axes")]
-            return [Finding("unknown", "input", name, "takes another number of steps than other inputs")]
+                return [Finding("mixes", "input", name, "has several time axes")]
+            return [Finding("unknown", "input", name, "has a different number of steps than other inputs")]
         return self.plan.lasting
 
     def _keeps_step(self, op: Op, hazard: Hazard) -> bool:
@@ -137,7 +137,7 @@ class LossFinder:
                 )
                 states = self.analysis.from_states.get(op.inputs[first], _NONE)
                 if not any(op.inputs[first] in self.analysis.moved_to(state, PARTS) for state in states):
-                    yield finding_of(op, "unknown", "starts from what is computed from a state in each run")
+                    yield finding_of(op, "unknown", "starts from a value that each run computes from a state")
                 elif not any(self.analysis.states[state] in given for state in states):
                     yield finding_of(op, "unknown", "ends in a state that is changed before the next run")
 
@@ -194,7 +194,7 @@ class LossFinder:
             if name in self.planner.context.indices and self.plan.numbered:
                 yield "mixes", "computes with the index of each step, which starts over in each run"
             elif name in self.analysis.from_states and name not in self.streamed:
-                yield ("remembers", "takes steps of the last run") if timed[name] else ("mixes", ONE_FOR_ALL)
+                yield ("remembers", "reads the last run's steps") if timed[name] else ("mixes", ONE_FOR_ALL)
 
     def _judge_move(self, op: Op, move: Move) -> Iterator[tuple[Hazard, str]]:
         """Find faults if an axis of an operator is the time axis."""
@@ -207,20 +207,20 @@ class LossFinder:
         lead = self.lead.get(op.inputs[move.input], 0) + move.pad_begin + min(move.pad_end, 0) - move.reach
         self.lead[name] = max(0, lead)
         if move.pad_begin > 0 or move.pad_end > 0 or lead < 0:
-            yield "remembers", f"{move.message}; no state carries those of earlier runs"
+            yield "remembers", f"{move.message}; no state carries the steps of earlier runs"
 
     def _judge_recurrence(self, op: Op, moves: list[Move]) -> Iterator[tuple[Hazard, str]]:
         sequence, is_carried = op.inputs[0], id(op) in self.carried
         if not self.is_single and self._stops_early(op):
             yield "unknown", "stops at lengths that count from the first step of each run"
         if self.lead.get(sequence):
-            yield "unknown", f"runs through {self.lead[sequence]} steps of the last run again"
+            yield "unknown", f"runs through {self.lead[sequence]} steps of the previous run again"
         for move in moves:
             if sequence not in self.streamed or move.axis not in self.timed(sequence) or move.output:
                 continue
             yield from self._judge_move(op, move)
             if move is moves[0] and not is_carried:
-                yield "remembers", "starts from its initial state in each run; no state carries its last one"
+                yield "remembers", "starts from its initial state in each run; no input carries its state"
         for first, _ in recurrent(op).states:
             if op.input(first) in self.streamed and not is_carried:
                 yield "mixes", "starts from a value of the same run"
@@ -256,14 +256,14 @@ class LossFinder:
         count = shape[axis] if shape is not None else None
         is_front = len(op.inputs) == 2 and first not in self.streamed and op.inputs[1] in self.streamed
         if not is_front or not isinstance(count, int):
-            yield "remembers", "joins steps of a run with others"
+            yield "remembers", "joins steps of a run with other values"
             return
         self.lead[op.outputs[0]] = count + self.lead.get(op.inputs[1], 0)
         states = self.analysis.from_states.get(first, _NONE)
         if not any(
             self._is_kept(op.outputs[0], axis, count, self.analysis.states[state]) for state in states
         ):
-            yield "remembers", f"puts {count} steps before each run; no state carries the last ones"
+            yield "remembers", f"inserts {count} steps before each run; no state carries the last steps"
 
     def _is_kept(self, joined: str, axis: int, count: int, state: str) -> bool:
         """Whether the last steps of a value become a state's next value."""

@@ -115,7 +115,7 @@ class SizeNames:
             if index != axis:
                 self.unify(value, index)
             if isinstance(size, tuple):
-                raise refusal(op, "its earlier steps have a size that is a product of open ones")
+                raise refusal(op, "its earlier steps have a size that is a product of dynamic sizes")
             found.append(self.named(op, size))
         return tuple(found)
 
@@ -149,4 +149,4 @@ def plain(label: str) -> str:
 
 def refusal(op: Op, why: str) -> SpecError:
     """Return the error for an operator whose changes cannot be made."""
-    return SpecError(f"{op.kind} node {label_of(op)!r}: cannot run in chunks, as {why}")
+    return SpecError(f"{op.kind} node {label_of(op)!r}: cannot run in chunks, because {why}")

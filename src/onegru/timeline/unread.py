@@ -48,8 +48,8 @@ def find_unread(graph: Graph) -> Iterator[str]:
                 what = f"only position {listed} is" if len(found) == 1 else f"only positions {listed} are"
                 steps = count(max(found) + 1, "step") if min(found) >= 0 else "the last step"
                 yield (
-                    f"of {info.name!r} along its open axis {axis} {what} read: the model ignores the rest; "
-                    f"was it exported for {steps}?"
+                    f"along the dynamic axis {axis} of {info.name!r}, {what} read: the model ignores the "
+                    f"rest; was it exported for {steps}?"
                 )
 
 

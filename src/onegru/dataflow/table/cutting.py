@@ -199,13 +199,13 @@ class Slice(Reversing):
         for axis, size in enumerate(call.shape()):
             bounds = self.bounds(call, axis)
             if bounds is None:
-                yield Move(0, axis, axis, 0, "unknown", "takes steps by bounds that are computed")
+                yield Move(0, axis, axis, 0, "unknown", "slices steps with computed bounds")
                 continue
             start, end, stride = bounds
             if stride < 0 and size != 1:
-                yield Move(0, axis, axis, 0, "reverses", "turns time round")
+                yield Move(0, axis, axis, 0, "reverses", "reverses time")
             elif stride > 1 and size != 1:
-                yield Move(0, axis, axis, 0, "remembers", f"takes one of {stride} steps of each run")
+                yield Move(0, axis, axis, 0, "remembers", f"keeps one step in {stride}")
             elif (start, end) == (0, None) or size == 1:
                 yield Move(0, axis, axis)
             elif end is None and start == (size - 1 if isinstance(size, int) else -1):
@@ -285,7 +285,7 @@ class Gather(Reversing):
             return Move(0, indexed, to) if is_whole else Move(0, indexed, None, 0, "remembers", BY_INDEX)
         flat = indices.ravel()
         if (flat.size > 1 and np.all(np.diff(flat) < 0)) or self.reverses(call) == indexed:
-            return Move(0, indexed, to, 0, "reverses", "turns time round")
+            return Move(0, indexed, to, 0, "reverses", "reverses time")
         if flat.size == 1 and size in (1, flat[0] + 1):
             return Move(0, indexed, to if size == 1 else None)
         if flat.size == 1 and flat[0] == -1:
@@ -384,7 +384,7 @@ class ReverseSequence(SameShape, Reversing):
         return axis if size is not None and size == call.shape()[axis] else None
 
     def moves(self, call: Call) -> Iterator[Move]:
-        yield from input_moves(call, [call.get("time_axis", 0)], "reverses", "turns time round")
+        yield from input_moves(call, [call.get("time_axis", 0)], "reverses", "reverses time")
         yield Move(1, 0, call.get("batch_axis", 1) % call.rank())
 
 

@@ -17,8 +17,8 @@ from onegru.dataflow.table.base import (
     register,
 )
 
-BY_INDEX = "takes steps by their places in a run"
-_WRITES = "writes steps by their places in a run"
+BY_INDEX = "selects steps by their index in a run"
+_WRITES = "writes steps by their index in a run"
 
 
 def lookup_moves(call: Call, indexed: int, count: int, rank: int, batch: int = 0) -> Iterator[Move]:

@@ -96,7 +96,7 @@ class Identity(SameShape, AxisMove):
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         if any(varies[1:]):
-            raise UnknownOpError(f"{self.kind} has settings that change")
+            raise UnknownOpError(f"{self.kind} has parameters that are not constant")
         return Vectorization()
 
 
@@ -106,7 +106,7 @@ class Dropout(Identity):
     def moves(self, call: Call) -> Iterable[Move]:
         mode = call.op.inputs[2] if call.is_given(2) else ""
         if (mode and call.facts.fill(mode) != 0) or (call.opset < 7 and not call.get("is_test", 0)):
-            raise UnknownOpError("draws numbers")
+            raise UnknownOpError("generates random values")
         return super().moves(call)
 
     def value(self, call: Arrays) -> Sequence[Array]:
@@ -119,7 +119,7 @@ class Dropout(Identity):
 
     def _check(self, call: Call, inputs: int) -> None:
         if inputs > 2 or len(call.op.outputs) > 1:
-            raise UnknownOpError("may be training")
+            raise UnknownOpError("may be in training mode")
 
 
 class Cast(Identity):
@@ -138,7 +138,7 @@ class Cast(Identity):
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         before, after = call.facts.dtype(call.op.inputs[0]), call.get("dtype")
         if after not in ("float16", "bfloat16", "float32", "float64") or before not in ("bool", after):
-            raise UnknownOpError("rounds")  # not a part of a cell
+            raise UnknownOpError("rounds its input")  # not a part of a cell
         return super().source(call, view)
 
 
@@ -161,11 +161,11 @@ class Squeeze(AxisMove):
         axes, shape = call.known("axes"), call.shape()
         gone = [axis for axis, size in enumerate(shape) if size == 1]
         if axes is not None and not len(axes):
-            raise UnknownOpError("all axes or none: runtimes do not agree")
+            raise UnknownOpError("its axes are empty, which runtimes interpret differently")
         if axes is not None:
             gone = [axis % len(shape) for axis in axes]
         elif any(isinstance(size, str) for size in shape):
-            raise UnknownOpError("may drop an axis of an open size")
+            raise UnknownOpError("may remove an axis of dynamic size")
         return tuple(axis for axis in range(len(shape)) if axis not in gone)
 
     def drops_unit_axes(self, op: Op) -> bool:
@@ -275,7 +275,7 @@ class Reshape(Moving):
         """Vectorize for output sizes with at most one dynamic size."""
         shape = call.facts.shape(call.op.outputs[0])
         if shape is None or 0 in shape:
-            raise UnknownOpError("its sizes are open")
+            raise UnknownOpError("its sizes are dynamic")
         return Vectorization({"shape": [size if isinstance(size, int) else -1 for size in shape]})
 
 

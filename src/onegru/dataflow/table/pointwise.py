@@ -101,7 +101,7 @@ class Pointwise(Operator):
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         if any(varies[1:]) and self.scalars:
-            raise UnknownOpError(f"{self.kind} has settings that change")
+            raise UnknownOpError(f"{self.kind} has parameters that are not constant")
         return Vectorization(widen=not self.scalars)
 
 
@@ -141,7 +141,7 @@ class Where(Pointwise):
 class PRelu(Pointwise):
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         if not varies[0]:
-            raise UnknownOpError("its PRelu has slopes that change")
+            raise UnknownOpError("its PRelu has slopes that are not constant")
         return super().vectorization(call, varies)
 
 

@@ -64,7 +64,7 @@ class MatMul(Operator):
         a, b = call.rank(0), call.rank(1)
         fits = a == b >= 2 if all(varies) else b <= 2 or b <= a if varies[0] else 2 <= b >= a
         if not fits:
-            raise UnknownOpError("its product cannot be computed for all iterations at once")
+            raise UnknownOpError("its matmul cannot be computed for all iterations at once")
         return Vectorization()
 
 

@@ -171,7 +171,7 @@ class StreamingRewriter:
             assert isinstance(call.operator, Slice)
             bounds = call.operator.bounds(call, other)
             if bounds is None or bounds[2] != 1:
-                raise refusal(op, "it cuts time, and another axis in steps")
+                raise refusal(op, "it slices the time axis, and another axis with a stride")
             if bounds != (0, None, 1):
                 found += [bounds[0], END if bounds[1] is None else bounds[1], other]
         return found
@@ -218,7 +218,7 @@ class StreamingRewriter:
         try:
             self.edit.rename({name: self.edit.fresh(f"{name}/now"), delayed: name})
         except LookupError as error:
-            raise refusal(self.flow.producers[name], f"a body reads {name!r}, an output") from error
+            raise refusal(self.flow.producers[name], f"a subgraph reads {name!r}, an output") from error
 
     def _open_states(self, op: Op) -> None:
         """Replace the initial states of a recurrence by inputs, and add its last states as outputs."""
@@ -233,7 +233,7 @@ class StreamingRewriter:
             start = self.analysis.start_of(op, old) if old else None
             if start is not None and (many := start.shape[len(before)]) > 1:
                 if len(rows) > 1:
-                    raise refusal(op, "it starts from different numbers in each row")
+                    raise refusal(op, "its initial values differ between rows")
                 rows = (many,)
             shape = (*before, *rows, *after)
             dtype = dtype_of(self.flow, op, op.inputs[0])
@@ -295,7 +295,7 @@ class StreamingRewriter:
         self.sizes.unify(op.inputs[0], 0 if is_batch_first else 1)
         rows = tuple(self.sizes.named(op, item) for item in (size if isinstance(size, tuple) else (size,)))
         if sum(isinstance(item, str) for item in rows) > 1:
-            raise refusal(op, f"its rows are a product of open sizes ({', '.join(map(str, rows))})")
+            raise refusal(op, f"its batch size is a product of dynamic sizes ({', '.join(map(str, rows))})")
         return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
 
 

@@ -111,7 +111,7 @@ def _fix_steps(
     if not steps:
         name = dims[0].dim_param
         how = f"--dim {name}=N, or check=onegru.Check(dims={{{name!r}: N}})"
-        raise SpecError(f"{error}; if it takes one number of steps, say which: {how}", error.argument)
+        raise SpecError(f"{error}; if it accepts only one number of steps, specify it: {how}", error.argument)
     for dim in dims:
         dim.dim_value = steps
     return steps

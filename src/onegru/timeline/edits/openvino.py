@@ -69,7 +69,7 @@ class _Ir(EditedIr):
 def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Streaming:
     """Change an IR of whole sequences so that it runs in chunks. The result's model is an `IrDocument`."""
     if kept := kept_states(graph):
-        raise SpecError(f"{graph.path}: keeps its states ({kept}) as it is, and stream() of it carries them")
+        raise SpecError(f"{graph.path}: already keeps its states ({kept}); use stream() without rewriting")
     if graph.starts:
         raise SpecError(f"{graph.path}: was already rewritten for streaming; rewrite its source")
     try:

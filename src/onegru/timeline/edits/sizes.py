@@ -47,7 +47,7 @@ class SizesRewriter:
         before, after = axes_of.get(op.inputs[0]) or (), axes_of[op.outputs[0]] or ()
         shape = self.flow.shape(op.outputs[0]) or ()
         if len(shape) != len(after):
-            raise refusal(op, "its sizes have a number of steps that is not that of what it takes")
+            raise refusal(op, "the rank of its output is not known")
         for index, size in enumerate(shape):
             if index == axis:
                 sizes.append(0 if index < len(before) and before[index] == after[index] else -1)
@@ -83,7 +83,7 @@ class SizesRewriter:
         """Add operators that compute a dynamic size of a Reshape's output from the sizes of inputs."""
         factors = self.sizes.sources(op.outputs[0], axis)
         if factors is None or any(self.plan.inputs.get(name) == other for name, other in factors[1]):
-            why = "its sizes have the number of steps written down, next to an open size that no input has"
+            why = "its sizes contain a fixed number of steps, and a dynamic size that no input has"
             raise refusal(op, why)
         number, input_axes = factors
         edit, label = self.edit, label_of(op)

@@ -9,7 +9,7 @@ from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.axes import Axis
 from onegru.timeline.planning.plan import StreamingPlan, TimeExtent
 
-COUNTS = "computes with the number of steps in a run, or with numbers for each of them"
+COUNTS = "uses the number of steps in a run, or a stored value for each step"
 NOT_ONLY_TIME = "reads earlier steps along an axis that is not only time"
 UNKNOWN = "has an unknown effect along time"
 ONE_FOR_ALL = "applies one value of a run to all of its steps"

@@ -20,7 +20,7 @@ class PaddingPlanner(PlannerPart):
         operator = operator_of(op.kind)
         is_removable = op.kind in ("Pad", "Slice") or isinstance(operator, Window)
         if move.pad_begin < 0 or (move.pad_end < 0 and op.kind != "Pad") or not is_removable:
-            self.context.refuse_ends(f"{move.message}, which a stream does not know the ends of")
+            self.context.refuse_ends(f"{move.message}, but a stream does not know where a run ends")
         elif (
             not operator.pads_with_zeros(self.analysis.call(op)) or self.context.may_cancel
         ) and self._put_in_front(op, move, extent):
@@ -39,7 +39,7 @@ class PaddingPlanner(PlannerPart):
         if mode == "edge" and op.kind == "Pad":
             fill = None
         elif mode != "constant":
-            words = f"pads time with steps of the run (mode {mode!r}); must be a number, or mode 'edge'"
+            words = f"pads time with steps of the run (mode {mode!r}); must be constant, or mode 'edge'"
             self.context.refuse_ends(words)
             return False
         elif (
@@ -48,7 +48,7 @@ class PaddingPlanner(PlannerPart):
             or fill != fill
             or (extent.left_pad and fill)
         ):
-            self.context.refuse_ends("pads time with other numbers than one that is known")
+            self.context.refuse_ends("pads the time axis with a value that is not a known number")
             return False
         return self._begin_with(op, 0, move, extent, fill)
 
@@ -85,11 +85,11 @@ class PaddingPlanner(PlannerPart):
         operator, first = operator_of(op.kind), extent.left_pad + move.pad_begin
         pads_with_zeros = operator.pads_with_zeros(self.analysis.call(op))
         if operator.window == "conv" and first and not pads_with_zeros:
-            self.context.refuse_ends("pads time with other numbers than zeros")
+            self.context.refuse_ends("pads the time axis with values other than zero")
         later, fill = move.reach - first, 0.0
         self.context.extents[name] = TimeExtent(extent.delay + max(later, 0), max(-later, 0), right_pad)
         if later < 0 and not adds_no_bias(op, operator):
-            self.context.refuse_ends(f"{move.message} and gives more than it takes")
+            self.context.refuse_ends(f"{move.message} and returns more steps than it reads")
         elif later > 0 and not self.context.delay and extent.delay + later > 0:
             self.context.extents[name] = TimeExtent()  # reported only once
             self.context.refuse_ends(f"{move.message}: {later_words(extent.delay + later)}")
@@ -130,9 +130,9 @@ class PaddingPlanner(PlannerPart):
         elif is_front and first in self.context.firsts:
             self._join_first(op, axis, extent)
         elif not is_front or not isinstance(steps, int) or first in self.analysis.states:
-            self.context.refuse_ends("joins steps of a run with others")
+            self.context.refuse_ends("joins steps of a run with other values")
         elif self.flow.fill(first) != 0:
-            self.context.refuse_ends(f"puts {count(steps, 'step')} in front that are not zeros")
+            self.context.refuse_ends(f"inserts {count(steps, 'step')} at the start that are not zeros")
         elif not self._begin_with(op, 1, Move(1, axis, axis, pad_begin=steps), extent, 0.0):
             self.context.extents[op.outputs[0]] = extent._replace(left_pad=extent.left_pad + steps)
             self.context.changes.removed_padding.append((op, axis))
@@ -146,8 +146,8 @@ class PaddingPlanner(PlannerPart):
         delay = extent.delay + wait
         is_known = steps <= 1 - before.delay and delay <= 1  # with the first step of the run
         if extent.left_pad or not (is_known or delay == before.delay + steps):
-            words = "which are not all known with the first step; change the model to repeat that one"
-            self.context.refuse_ends(f"puts {count(steps, 'step')} of the run in front, {words}")
+            words = "which are not all known with the first step; change the model to repeat the first step"
+            self.context.refuse_ends(f"inserts {count(steps, 'step')} of the run at the start, {words}")
             return
         if wait:
             self.context.changes.caches.append(Cache(op, 1, axis, 0, wait, waits=True))

@@ -55,8 +55,8 @@ def plan_streaming(
         more = len(plan.refusals) - len(named)
         listed += f"; and {more} more" * (more > 0)
         if any(_QUANTIZED.search(finding.operator) for finding in plan.refusals):
-            listed += "; make the model stream before it is quantized"
-        raise SpecError(f"{graph.path}: cannot run in chunks, as {listed}")
+            listed += "; convert the model for streaming before you quantize it"
+        raise SpecError(f"{graph.path}: cannot run in chunks, because {listed}")
     return plan
 
 
@@ -78,7 +78,7 @@ class Planner(PlannerPart):
             context.note_extent(name, TimeExtent())
             size = (self.analysis.shape(name) or ())[axis]
             if isinstance(size, int) and context.steps not in (0, size):
-                words = f"{name!r} takes {size} steps, and another input {context.steps}; must be one number"
+                words = f"{name!r} has {size} steps, and another input has {context.steps}; must be equal"
                 raise SpecError.of("time", words)
             context.steps = size if isinstance(size, int) else context.steps
         planned = [(op, *self._planned(op)) for op in self.analysis.ops]
@@ -111,7 +111,7 @@ class Planner(PlannerPart):
     def _only_axis(self, name: str) -> int:
         axes = self.context.timed(name)
         if len(axes) > 1:
-            raise SpecError.of("time", f"{name!r} has it along axes {axes}; must be one")
+            raise SpecError.of("time", f"{name!r} has several time axes, {axes}; must have one")
         return axes[0]
 
     def _plan_output(self, plan: StreamingPlan, name: str) -> None:
@@ -127,7 +127,7 @@ class Planner(PlannerPart):
             plan.newest.append(name)
             return
         if len(axes) != 1 or not self.context.leads(name, axes[0]):
-            why = "has steps along an axis that is not only time"
+            why = "has steps along an axis that is not only the time axis"
             plan.refuse(Finding("unknown", "output", name, why))
         if not axes:
             return
@@ -185,7 +185,7 @@ class Planner(PlannerPart):
         self.sizes.follow_indices(op, inputs)
         lost = {self.analysis.axes.find(factor) for factor in self.analysis.lost.get(id(op), ())}
         if lost & self.context.time:
-            self.context.refuse("unknown", "splits time into several axes")
+            self.context.refuse("unknown", "splits the time axis into several axes")
             return
         self._check_rule(op, moves, takes, timed)
         is_along = kind == "Concat" and self._concat_axis(op) in timed[op.outputs[0]]
@@ -195,7 +195,7 @@ class Planner(PlannerPart):
             self.sizes.plan_reshape(op, timed[op.outputs[0]], extent)
             return
         if operator_of(kind).drops_unit_axes(op):
-            self.context.refuse("unknown", "takes away time where a run has a single step")
+            self.context.refuse("unknown", "removes the time axis if a run has a single step")
         if kind in ("Expand", "Resize"):
             self.sizes.check_expand(op, timed, extent)
         self.context.newest.update(name for name in outputs if not timed[name])
@@ -296,9 +296,9 @@ class Planner(PlannerPart):
         latest = max(before)
         for index, item in zip(takes, before, strict=True):
             if item.right_pad - item.delay != latest.right_pad - latest.delay:
-                self.context.refuse_ends("takes inputs with different step counts")
+                self.context.refuse_ends("has inputs with different step counts")
             elif item.delay != latest.delay and not self.context.delay and latest.delay > 0:
-                self.context.refuse_ends("takes steps that come later than those of its other inputs")
+                self.context.refuse_ends("has an input whose steps come later than other inputs")
             elif item.delay != latest.delay:
                 axis, steps = self.context.timed(op.inputs[index])[0], latest.delay - item.delay
                 self.context.changes.caches.append(Cache(op, index, axis, 0, steps, waits=True))
@@ -332,7 +332,7 @@ class Planner(PlannerPart):
             self.context.refuse(move.hazard, move.message)
             return
         if operator.window == "pool" and any(map(self.context.is_read, op.outputs[1:])):
-            self.context.refuse("unknown", "gives the places of steps in a run")
+            self.context.refuse("unknown", "returns the indices of steps in a run")
         changes = move.pad_begin or move.pad_end or move.reach
         if (changes or move.to is None) and not self.context.is_only_time(op.inputs[move.input], move.axis):
             self.context.refuse("unknown", NOT_ONLY_TIME)
@@ -343,14 +343,14 @@ class Planner(PlannerPart):
             self.context.refuse("remembers", "selects the last step by a fixed index")
         if move.to is None:
             if extent.right_pad or extent.delay:
-                self.context.refuse_ends("takes the last step, which comes later or is unknown")
+                self.context.refuse_ends("selects the last step, which comes later or is unknown")
             return
         if not (move.pad_begin or move.pad_end or move.reach):
             if extent.left_pad and operator.window == "conv" and not adds_no_bias(op, operator):
                 self.context.refuse_ends("adds to leading zeros that another operator added")
             return
         if move.pad_end > 0 > extent.right_pad:
-            self.context.refuse_ends(f"{move.message}, some instead of its last ones")
+            self.context.refuse_ends(f"{move.message}, and replaces some of its last steps")
         if operator.window:
             self.padding.plan_window(op, move, extent)
         else:

@@ -50,7 +50,7 @@ class RecurrencesPlanner(PlannerPart):
             if self._is_full_length(op, extent):
                 self.context.changes.full_length.append(op)
             else:
-                self.context.refuse_ends("takes lengths, which count from the first step", "unknown")
+                self.context.refuse_ends("has lengths, which count from the first step", "unknown")
         if id(op) in self.context.carried:
             self._delay_states(op, extent)
             return
@@ -66,7 +66,7 @@ class RecurrencesPlanner(PlannerPart):
                 return
         for name in op.outputs[1:]:
             if (extent.delay or extent.right_pad) and self.context.is_read(name):
-                self.context.refuse_ends("gives its last state, which comes later or is not known")
+                self.context.refuse_ends("returns its last state, which comes later or is unknown")
         self.context.changes.recurrent.append(op)
 
     def _delay_states(self, op: Op, extent: TimeExtent) -> None:

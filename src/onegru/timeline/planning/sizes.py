@@ -106,7 +106,7 @@ class SizesPlanner(PlannerPart):
         for index in indices if recurrence is None else ():
             name = op.input(index)
             if name in self.context.streamed:
-                self.context.refuse("mixes", "takes sizes or places that are computed from steps")
+                self.context.refuse("mixes", "has sizes or indices that are computed from steps")
             if name not in self.context.counting or kind in ("Reshape", "Expand", "Resize"):
                 continue
             is_time = kind == "Split" and self.analysis.call(op).axis(0) in timed[op.inputs[0]]
@@ -142,7 +142,7 @@ class SizesPlanner(PlannerPart):
         if wanted is None:
             wanted = None if op.inputs[1] in self.context.counting else self.flow.sizes(op.inputs[1])
         if wanted is None:
-            self.context.refuse("unknown", "has sizes that are computed in a way that is not known")
+            self.context.refuse("unknown", "has sizes that onegru cannot trace to the inputs")
             return
         for axis, size in enumerate(wanted):
             steps = self.context.steps_in((size,))
@@ -162,7 +162,7 @@ class SizesPlanner(PlannerPart):
             return
         sizes, rank = self.context.sizes_in(name), len(self.analysis.axes_of[op.outputs[0]] or ())
         if sizes is None:
-            self.context.refuse("unknown", "has sizes that are computed in a way that is not known")
+            self.context.refuse("unknown", "has sizes that onegru cannot trace to the inputs")
             return
         operator, shape = operator_of(op.kind), self.analysis.shape(op.inputs[0]) or ()
         axes = range(rank - len(sizes), rank)

@@ -117,7 +117,7 @@ class SlicesPlanner(PlannerPart):
             return
         if later and not self.context.delay and extent.delay + later > 0:
             words = later_words(extent.delay + later)
-            self.context.refuse_ends(f"drops {count(later, 'step')} in front: {words}")
+            self.context.refuse_ends(f"drops the first {count(later, 'step')}: {words}")
         elif later:
             self.context.changes.caches.append(Cache(op, 0, move.axis, extent.left_pad, front))
             self.context.changes.dropped[id(op), move.axis] = front
