@@ -43,10 +43,10 @@ BACKWARDS = Reason(
 AS_IT_IS: Cell = (
     Reason("runs in chunks as it is", "Not necessary: the model streams with `onegru.load(FILE).stream()`"),
 )
-KEEPS: Cell = (Reason("stream() of it carries them", AS_IT_IS[0].text),)
+KEEPS: Cell = (Reason("use stream() without rewriting", AS_IT_IS[0].text),)
 ONE_STEP: Cell = (
     Reason(
-        "take one step in a run",
+        "run one step in each call",
         "Not necessary: a run is one step, and `onegru.load(FILE).stream()` feeds the state back",
     ),
 )
@@ -56,11 +56,11 @@ SWITCH = Reason(
     "weights of its row",
 )
 LOOP = Reason(
-    "is a loop, which onegru cannot follow along time",
+    "is a loop, which onegru cannot follow",
     "Not supported, because the layer after the GRU is a loop over steps. Use Dense without TimeDistributed",
 )
 UNROLLED = Reason(
-    "reads one step of a fixed number of steps",
+    "reads one step of a fixed number",
     "Not supported, because each step has a copy of the layer after the GRU. Use Dense without "
     "TimeDistributed",
 )

@@ -153,7 +153,7 @@ class OneGRUBackend(Backend):
             found = [(np.dtype(array.dtype), tuple(array.shape)) for array in results]
             wanted = [(np.dtype(dtype), tuple(shape)) for dtype, shape in outputs_info]
             if found != wanted:
-                raise SpecError.of("outputs_info", f"{wanted}; must be {found}, as the outputs are")
+                raise SpecError.of("outputs_info", f"{wanted}; must be {found}, like the outputs")
         return results
 
     @classmethod

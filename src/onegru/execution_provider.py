@@ -8,7 +8,7 @@
 The provider also runs AUGRU nodes, which have attention (docs/operators/augru.md). If the file does not
 contain their function, a session that names the provider needs
 `options.register_custom_ops_library(onegru.execution_provider.get_library_path())`. With
-`options.add_provider_for_devices` it needs nothing. The model and the rest of the program stay as they are.
+`options.add_provider_for_devices` it needs nothing. The model and the rest of the program stay unchanged.
 
 ONNX Runtime decides two things. It computes a GRU node with only constant inputs before it asks any
 provider, unless the session gets `disabled_optimizers=["ConstantFolding"]`. If the provider rejects a node
@@ -32,11 +32,11 @@ float32. Unknown options and nodes are rejected.
 Constant weights are packed once. If nodes compute weights from constants, ONNX Runtime's own kernels compute
 them when the session is created. The nodes then do nothing in a run. This covers DequantizeLinear and
 QuantizeLinear of any type, Cast, Concat, and nodes that cut (Slice, Split) or move axes (Transpose, Reshape
-and similar), in the main graph, in bodies and in functions. Two cases are computed in each run: results that
-need far more memory than their constants, and nodes in different bodies that share all their names. Defaults
-of inputs are packed once, until a run passes other arrays. If weights change in each run, onegru warns once,
-with a `SpecWarning` in Python and in ONNX Runtime's log elsewhere. Each run then compares the weights, and
-packs them again when they have changed.
+and similar), in the main graph, subgraphs and functions. Two cases are computed in each run: results that
+need far more memory than their constants, and nodes in different subgraphs that share all their names.
+Defaults of inputs are packed once, until a run passes other arrays. If weights change in each run, onegru
+warns once, with a `SpecWarning` in Python and in ONNX Runtime's log elsewhere. Each run then compares the
+weights, and packs them again when they have changed.
 """
 
 from __future__ import annotations

@@ -76,11 +76,13 @@ def test_targets(cli: Cli) -> None:
     lines = cli("targets").out.splitlines()
     *lines, of_int8, of_build, of_openvino = lines
     assert of_build.startswith("built for: ") and ("one target" in of_build) == targets.is_native
-    assert of_int8 == f"int8: by {targets.int8.upper()}"
+    assert of_int8 == f"int8 instructions: {targets.int8.upper()}"
     assert [line.split()[0] for line in lines] == list(targets.available)
     assert [line.split()[0] for line in lines if line.endswith("in use")] == [targets.chosen]
     operator = openvino_operator()
-    assert operator.version is None or of_openvino.startswith(f"OpenVINO: {operator.version}, GRU layers by ")
+    assert operator.version is None or of_openvino.startswith(
+        f"OpenVINO: {operator.version}, GRU layers run by "
+    )
     document = cli("targets", "--json").document()
     assert document == {**asdict(targets), "available": [*targets.available], "openvino": asdict(operator)}
 
@@ -137,7 +139,7 @@ BAD_ARGUMENTS = {
     "negative seed": (["run", "gru.onnx", "--random", "-1"], "--random"),
     "dim without random": (
         ["run", "gru.onnx", "-i", "x.npy", "--dim", "seq=1"],
-        "has no effect here; it applies to inputs that --random draws",
+        "has no effect here; it applies to random inputs; add --random SEED, or remove it",
     ),
     "dim form": (["run", "gru.onnx", "--random", "0", "--dim", "seq"], "'seq'; must be NAME=SIZE"),
     "dim negative": (["run", "gru.onnx", "--random", "0", "--dim", "seq=-1"], "'seq=-1'; must be NAME=SIZE"),
@@ -149,11 +151,11 @@ BAD_ARGUMENTS = {
     ),
     "dim unknown": (
         ["run", "gru.onnx", "--random", "0", "--dim", "seq=1", "--dim", "batch=1", "--dim", "time=2"],
-        "'time'; must be an open dimension of an input: 'batch', 'seq'",
+        "'time'; must be a dynamic dimension of an input: 'batch', 'seq'",
     ),
     "dims without random": (
         ["run", "gru.onnx", "-i", "x.npy", "--dims", "1"],
-        "--dims: has no effect here; it applies to inputs that --random",
+        "--dims: has no effect here; it applies to random inputs",
     ),
     "dims negative": (["run", "gru.onnx", "--random", "0", "--dims", "-1"], "--dims"),
     "whole shape": (
@@ -163,7 +165,7 @@ BAD_ARGUMENTS = {
     "whole shape, rank": (["run", "gru.onnx", "--random", "0", "--dim", "X=2,5"], "must be [seq, batch, 5]"),
     "whole shape, against": (
         ["run", "gru.onnx", "--random", "0", "--dim", "batch=2", "--dim", "X=2,3,5"],
-        "--dim: 'X' is 2,3,5; 'batch' must be 2, as it is elsewhere",
+        "--dim: 'X' is 2,3,5; 'batch' must be 2, as in the other sizes",
     ),
     "dim too large": (
         ["run", "gru.onnx", "--random", "0", "--dim", "seq=1000000", "--dim", "batch=1000000000"],
@@ -190,7 +192,7 @@ BAD_ARGUMENTS = {
 #: Messages about an argument whose option goes by another name, as Python has it.
 BY_OPTION = {
     "runtime": (["rewrite", "--for", "other"], "--for: 'other'; must be"),
-    "dims": (["rewrite", "--dim", "none=3"], "--dim: 'none'; must be an open dimension"),
+    "dims": (["rewrite", "--dim", "none=3"], "--dim: 'none'; must be a dynamic dimension"),
     "words of others": (
         ["rewrite", "--dim", "must be None or None=3"],
         "--dim: 'must be None or None'; must be",

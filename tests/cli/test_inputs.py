@@ -349,7 +349,7 @@ def test_a_file_larger_than_memory(cli: Cli) -> None:
             file.truncate(2**42 + 128)
         except OSError:
             pytest.skip("this file system has no files of that size")
-    cli("run", write_gru(), "-i", "x.npy").refused("more than the memory of this machine")
+    cli("run", write_gru(), "-i", "x.npy").refused("must fit into this machine's memory")
 
 
 def test_states_that_an_ir_keeps(cli: Cli) -> None:

@@ -259,7 +259,7 @@ def test_convert(name: str, folder: Path, cli: Cli) -> None:
     path = subject(name, "convert", folder, cli)
     arguments = ["convert", path, "layer.safetensors"]
     result = cli(*arguments)
-    if result.code and (named := re.search(r"--node NAME\) which to take, of '([^']*)'", result.err)):
+    if result.code and (named := re.search(r"--node NAME\): '([^']*)'", result.err)):
         assert CELLS[name, "convert"] in (NAMED, (FUSE,))
         result = cli(*arguments, "--node", named[1])
     done(result)
@@ -323,7 +323,7 @@ def test_what_streams_as_it_is(name: str, folder: Path) -> None:
 @pytest.mark.parametrize("name", ["keras_layer.onnx", "torch_cells.xml"])
 def test_the_input_that_an_example_names(name: str, folder: Path, cli: Cli) -> None:
     path = source(name, folder)
-    cli("stream", path, f"target{path.suffix}").refused("as time={'x': 1} (--time x=1) does for axis 1")
+    cli("stream", path, f"target{path.suffix}").refused("such as time={'x': 1} (--time x=1)")
 
 
 def test_a_trace_of_what_has_to_be_fused(folder: Path, cli: Cli) -> None:

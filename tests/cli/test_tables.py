@@ -93,7 +93,7 @@ def test_inspect(cli: Cli) -> None:
     assert words["clip"] == "2.5"
     assert words["lengths"] == "yes"
     assert words["parameters"] == "180 (720 bytes)"  # 2 · (9·5 + 9·3 + 18) numbers
-    assert words["FLOPs a step"] == "288 for each row"  # 2 · 2 · 9 · (5 + 3)
+    assert words["FLOPs per step"] == "288 for each row"  # 2 · 2 · 9 · (5 + 3)
     assert words["the GRU"] == "GRU-14"
     assert "other runtimes" in words
 
@@ -196,7 +196,7 @@ def test_names_from_files_cannot_command_the_terminal(cli: Cli) -> None:
 def test_times_on_a_number_of_threads(cli: Cli) -> None:
     command = ("bench", write_gru(), "--random", 0, "--dims", 2, "--rounds", 1, "--threads")
     try:
-        assert cli(*command, 1).out.endswith("each may use 1 thread\n")
+        assert cli(*command, 1).out.endswith("each runtime can use 1 thread\n")
         cli(*command, 65).refused("--threads: 65; must be an integer, 1…64")
     finally:
         onegru.set_num_threads(None)

@@ -20,5 +20,5 @@ def test_floats_are_converted_to_all_integers_of_a_type(dtype: str) -> None:
         assert convert([least - 0.5], dtype).tolist() == [limits.min]
     below = np.nextafter(least, -np.inf) if limits.bits == 64 and least else least - 1
     for number in (below, beyond, np.nan, np.inf, -np.inf):
-        with pytest.raises(SpecError, match=f"beyond {dtype}; must fit it"):
+        with pytest.raises(SpecError, match=f"not finite in {dtype}; must be finite"):
             convert([number], dtype)

@@ -129,7 +129,7 @@ def test_an_unknown_target_is_refused(target: str) -> None:
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
         f"onegru.SpecError: ONEGRU_TARGET: {target!r}; must be one of "
-        f"{', '.join(onegru.targets().available)}, which this build has for this processor"
+        f"{', '.join(onegru.targets().available)}, the targets for this CPU in this build"
     )
 
 
@@ -302,7 +302,7 @@ def test_unknown_numbers_elsewhere() -> None:
             run()
 
 
-OLDER = "must be built again: `make run` or `make test`"
+OLDER = "build it again: `make run` or `make test`"
 
 
 @pytest.mark.parametrize("old", ["", None, native.INTERFACE.replace("Softplus", "Softplus Newest")])

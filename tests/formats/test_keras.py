@@ -140,7 +140,9 @@ OTHERS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
 def test_a_model_that_does_more_wants_names(tmp_path: Path, what: str) -> None:
     kind, layers, named = OTHERS[what]
     path = open_layers("path", saved(tmp_path / "x.h5", *layers, kind=kind, grus=["gru"]))
-    with pytest.raises(SpecError, match=rf"its GRUs: {named}; say with nodes \(--node NAME\) .*'gru'"):
+    with pytest.raises(
+        SpecError, match=rf"its GRUs: {named}; select GRUs with nodes \(--node NAME\) .*'gru'"
+    ):
         read_source(path)
     assert isinstance(read_source(path, ["gru"]), onegru.GRU)
     other = named.split("'")[1]
@@ -154,13 +156,13 @@ def test_models_of_nothing_but_grus(tmp_path: Path) -> None:
     a, b = entry("a", **FACTS), entry("b", **FACTS)
     assert isinstance(read("Functional", INPUT, called(a, "in")), onegru.GRU)
     with pytest.raises(
-        SpecError, match="is not just its GRU, called once; say with nodes"
+        SpecError, match="is more than its GRU, or calls it more than once; select GRUs with nodes"
     ):  # its outputs are its inputs, too
         read("Functional", INPUT, called(a, "in", "a"))
-    with pytest.raises(SpecError, match="contains 2 GRUs; say with nodes"):  # side by side, perhaps
+    with pytest.raises(SpecError, match="contains 2 GRUs; select GRUs with nodes"):  # side by side, perhaps
         read("Functional", INPUT, called(a, "in"), called(b, "in"))
     with pytest.raises(
-        SpecError, match="is not just its GRU, called once; say with nodes"
+        SpecError, match="is more than its GRU, or calls it more than once; select GRUs with nodes"
     ):  # the inner model may be called twice
         read("Sequential", {**model(a, name="inner"), "name": "inner"})
     square = [np.zeros(shape, np.float32) for shape in ((H, 3 * H), (H, 3 * H), (2, 3 * H))]

@@ -267,7 +267,9 @@ def test_a_version_that_is_stored_otherwise(tmp_path: Path) -> None:
         with pytest.raises(SpecError, match=rf"keras_version: '{version}'; must be '2\.3\.1', as "):
             onegru.load_layers(path, keras_version=version)
     onegru.save_layers(onegru.load_layers(path)["gru_1"], tmp_path / "x.onnx")
-    with pytest.raises(SpecError, match=r"keras_version: '2'; must be None, as .*x\.onnx is an ONNX model"):
+    with pytest.raises(
+        SpecError, match=r"keras_version: '2'; must be None, because .*x\.onnx is an ONNX model"
+    ):
         onegru.load_layers(tmp_path / "x.onnx", keras_version="2")
 
 

@@ -256,7 +256,7 @@ def test_an_end_of_what_is_not_read(tmp_path: Path) -> None:
     path.write_bytes(bytes(64))
     with pytest.raises(FormatError) as caught:
         onegru.inspect(path)
-    assert str(caught.value).startswith(f"{path}: of an unknown kind, by its name {kind.words}; must be")
+    assert str(caught.value).startswith(f"{path}: of an unknown kind, named like {kind.words}; must be")
     assert str(caught.value).endswith(f"TensorFlow Lite model; {kind.remedy}")
 
 
@@ -291,7 +291,7 @@ def test_a_zip_with_nothing_of_pytorch(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     with zipfile.ZipFile(path, "w"):
         pass
-    with pytest.raises(FormatError, match=r"x\.pt: .*\(holds no data\.pkl\)"):
+    with pytest.raises(FormatError, match=r"x\.pt: .*\(contains no data\.pkl\)"):
         onegru.load_layers(path)
 
 

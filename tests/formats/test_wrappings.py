@@ -60,7 +60,8 @@ def test_shards(tmp_path: Path, end: str) -> None:
     second.unlink()
     for path in (first, index):
         with pytest.raises(
-            FormatError, match=r"model-00002-of-00002.*not in the same folder; all shards must be there"
+            FormatError,
+            match=r"model-00002-of-00002.*which is missing; all shards must be in the same folder",
         ):
             onegru.load_layers(path)
 
@@ -80,7 +81,7 @@ def test_a_tensor_that_two_shards_hold(tmp_path: Path) -> None:
         ({"weight_map": {}}, "no 'weight_map'"),
         ([1], "no 'weight_map'"),
         ({"weight_map": {str(n): str(n) for n in range(2000)}}, "names 2000 shards"),
-        ({"weight_map": {"a": "x.index.json"}}, "not in the same folder"),
+        ({"weight_map": {"a": "x.index.json"}}, "all shards must be in the same folder"),
     ],
 )
 def test_indexes_that_are_none(tmp_path: Path, index: Any, words: str) -> None:
@@ -171,7 +172,7 @@ def test_further_names_have_an_end(tmp_path: Path) -> None:
     first, again = shared(writer, state(), 0)
     for number in range(1, 13):
         first, again = shared(writer, {"a" * 40: first, "b" * 40: again}, number)
-    with pytest.raises(FormatError, match=r"over \d+ letters in additional names of GRUs"):
+    with pytest.raises(FormatError, match=r"additional GRU names exceed \d+ bytes"):
         onegru.load_layers(writer.write(tmp_path / "a.pt", {"net": first}))
 
 

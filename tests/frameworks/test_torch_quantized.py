@@ -159,7 +159,7 @@ def test_what_is_no_gru_of_its_own() -> None:
         def forward(self, *inputs: Any) -> Any:
             return 2 * super().forward(*inputs)[0]
 
-    with pytest.raises(SpecError, match=r"^source: Louder, which computes in its own way"):
+    with pytest.raises(SpecError, match=r"^source: Louder, a custom class"):
         onegru.from_torch(Louder(I, H))
     module = quantized()["gru"]
     module.register_forward_hook(lambda *_: None)

@@ -197,7 +197,7 @@ def edited(**changes: Any) -> dict[str, Any]:
         (edited(bias_ih_l0="words"), "must be float32"),
         (
             edited(weight_ih_l1=draw((12, 9)), weight_ih_l1_reverse=draw((12, 9))),
-            "what the layer below gives",
+            "the output size of the layer below",
         ),
     ],
 )

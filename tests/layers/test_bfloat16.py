@@ -341,7 +341,7 @@ def test_refusals(engine: Any) -> None:
     make: Any = lambda dtype=f32, **options: onegru.GRU(  # noqa: E731
         weights.W.astype(dtype), weights.R.astype(dtype), engine=engine, **options
     )
-    needs = "activation_storage: 'bfloat16'; must be None unless weight_storage is in int8 or is bfloat16"
+    needs = "activation_storage: 'bfloat16'; must be None, unless weight_storage is an int8 type or bfloat16"
     for storage in (None, "float16"):
         refuse(needs, make, weight_storage=storage, activation_storage="bfloat16")
     for storage in ("int8", "int8_g32"):

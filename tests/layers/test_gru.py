@@ -179,7 +179,7 @@ def test_out_is_refused() -> None:
     refuse("out: Y_h is list; must be an array", layer, X, out=(Y, Y_h.tolist()))
     refuse("out: list; must be a tuple (Y, Y_h)", layer, X, out=[Y, Y_h])
     refuse("out: tuple; must be a tuple (Y, Y_h)", layer, X, out=(Y,))
-    refuse("out: Y and Y_h overlap; must not", layer, X, out=(Y, Y[0]))
+    refuse("out: Y and Y_h overlap; must be separate arrays", layer, X, out=(Y, Y[0]))
     flat = np.lib.stride_tricks.as_strided(Y[0], Y.shape, (0, *Y.strides[1:]), writeable=True)
     refuse("out: Y is masked or overlaps itself", layer, X, out=(flat, Y_h))
     refuse("out: Y is masked or overlaps itself", layer, X, out=(np.ma.masked_array(Y), Y_h))
@@ -464,10 +464,12 @@ def test_what_a_tensor_raises_is_distinguished_from_other_errors(
 
 
 def test_weights_that_are_sizes_or_lack_the_directions() -> None:
-    with pytest.raises(SpecError, match=r"^W: 8; must be an array of weights; onegru.torch.GRU takes sizes$"):
+    with pytest.raises(
+        SpecError, match=r"^W: 8; must be an array of weights; for sizes, use onegru.torch.GRU$"
+    ):
         onegru.GRU(8, 16)
     W, R = np.zeros((1, 12, 3), np.float32), np.zeros((1, 12, 4), np.float32)
-    with pytest.raises(SpecError, match=r"^R: rank 2, .*; of one direction, give R\[None\]$"):
+    with pytest.raises(SpecError, match=r"^R: rank 2, .*; for one direction, pass R\[None\]$"):
         onegru.GRU(W, R[0])
 
 

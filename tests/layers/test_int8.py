@@ -250,7 +250,7 @@ def test_refusals(engine: str) -> None:
         weight_storage="int8",
     )
     refuse(
-        "activation_storage: 'int8'; must be None unless weight_storage is in int8 or is bfloat16",
+        "activation_storage: 'int8'; must be None, unless weight_storage is an int8 type or bfloat16",
         make,
         activation_storage="int8",
     )

@@ -99,20 +99,20 @@ DATA = np.zeros((4, I), np.float32)
 @pytest.mark.parametrize(
     ("message", "given"),
     [
-        ("sequences: none; must be at least one", []),
+        ("sequences: empty; must contain at least one array", []),
         ("sequences: 3; must be a list of arrays", 3),
-        ("sequences[1]: type float64; must be float32, as the first is", [DATA, DATA.astype(float)]),
+        ("sequences[1]: type float64; must be float32, like the first array", [DATA, DATA.astype(float)]),
         ("sequences[1]: shape [4, 4]; must be [seq_length, input_size] = [any, 5]", [DATA, DATA[:, 1:]]),
         ("sequences[0]: rank 1, shape [5]; must be [seq_length, input_size]", [DATA[0]]),
         ("sequences[0]: a tensor that requires grad; must be an array; try", [Tensor(DATA, True)]),
         ("sequences.data: a tensor that requires grad", Packed(Tensor(DATA, True), [2, 2], None, None)),
         ("sequences.data: rank 1, shape [4]; must be", Packed(DATA[:, 0], [2, 2], None, None)),
         ("sequences.data: 4 rows; must be 3, the sum", Packed(DATA, [2, 1], None, None)),
-        ("sequences.batch_sizes: must be how many rows", Packed(DATA, [1, 3], None, None)),
-        ("sequences.batch_sizes: must be how many rows", Packed(DATA, [4, 0], None, None)),
-        ("sequences.batch_sizes: must be how many rows", Packed(DATA[:0], [], None, None)),
-        ("sequences.sorted_indices: must be the 2 rows", Packed(DATA, [2, 2], [0, 0], None)),
-        ("sequences.sorted_indices: must be the 2 rows", Packed(DATA, [2, 2], [0, 2], None)),
+        ("sequences.batch_sizes: must be the number of rows", Packed(DATA, [1, 3], None, None)),
+        ("sequences.batch_sizes: must be the number of rows", Packed(DATA, [4, 0], None, None)),
+        ("sequences.batch_sizes: must be the number of rows", Packed(DATA[:0], [], None, None)),
+        ("sequences.sorted_indices: must be a permutation of the 2 row", Packed(DATA, [2, 2], [0, 0], None)),
+        ("sequences.sorted_indices: must be a permutation of the 2 row", Packed(DATA, [2, 2], [0, 2], None)),
     ],
 )
 def test_what_cannot_be_padded(message: str, given: Any) -> None:

@@ -48,7 +48,7 @@ def test_a_stack_has_the_layout_of_its_layers() -> None:
         assert np.array_equal(stack(X.swapaxes(0, 1))[0], expected)
         assert np.array_equal(stack(X, layout=0)[0], Stack(plain)(X)[0])
     assert Stack([first[0], plain[1]], layout=0).layout == 0
-    with pytest.raises(SpecError, match=r"layers\[1\]: layout 0; must be 1, as below"):
+    with pytest.raises(SpecError, match=r"layers\[1\]: layout 0; must be 1, like the layer below"):
         Stack([first[0], plain[1]])
 
 

@@ -73,8 +73,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str, Any]]] = [
         (f"state '0' is float64 [3, {H}]; must be float32 [3, {H}]", {"_0": fits.astype(float)}),
         (f"state '0' is float32 [2, {H}]; must be float32 [3, {H}]", {"_0": fits[1:]}),
-        ("holds a state '1'; must hold 1, one for each layer", {"_0": fits, "_1": fits}),
-        ("has no state '0'; must hold 1", {}),
+        ("contains state '1'; must be 1, one for each layer", {"_0": fits, "_1": fits}),
+        ("lacks state '0'; must have 1", {}),
     ]
     for message, arrays in cases:
         with pytest.raises(SpecError) as caught:

@@ -116,7 +116,7 @@ def test_attention_must_be_given_where_it_belongs() -> None:
     x, X, a = draw(B, I), draw(2, B, I), draw(B)
     refuse("attention: missing; must be given", with_attention.step, x)
     refuse("attention: missing; must be given", with_attention.run, X)
-    extra = "attention: given; must be None, as the layer was made without attention"
+    extra = "attention: must be None, because the layer has no attention"
     refuse(extra, without.step, x, attention=a)
     refuse(extra, without.run, X, attention=draw(2, B))
     step, run = with_attention.step, with_attention.run

@@ -154,7 +154,7 @@ def test_defaults_and_values(ours: Model) -> None:
         ({"X": X.tolist()}, r"^'X': type float64; must be float32$"),
         ({"X": "abc"}, r"^'X': type str; must be float32$"),
         ({"X": [[1.0], [1.0, 2.0]]}, r"^'X': not an array \(.*\); must be float32 \[time, batch, 5\]$"),
-        ({"X": np.ma.masked_array(X, X > 0)}, r"^'X': a masked array; must be a plain one"),
+        ({"X": np.ma.masked_array(X, X > 0)}, r"^'X': a masked array; must be a plain array"),
         ({"X": X[0]}, r"^'X': shape \[2, 5\]; must be float32 \[time, batch, 5\]$"),
         ({"X": X[None]}, r"^'X': shape \[1, 4, 2, 5\]; must be float32 \[time, batch, 5\]$"),
         ({"X": X[..., :4]}, r"^'X': shape \[4, 2, 4\]; must be float32 \[time, batch, 5\]$"),

@@ -99,8 +99,8 @@ def test_names_and_indices() -> None:
     feeds = {"x": np.zeros((1, 3, 16), np.float32), "h": np.zeros((1, 1, 48), np.float32)}
     assert ours.trace(feeds, "/gru/GRU").h.shape == (3, 1, 1, 48)
     for given, message in (
-        (1, "node: 1; must be an index of one of 1 GRU node"),
-        (-1, "node: -1; must be an index"),
+        (1, "node: 1; must be the index of one of 1 GRU node"),
+        (-1, "node: -1; must be the index"),
         (True, "node: True; must be an integer"),
         ("", "node: ''; must be one of the GRU nodes: '/gru/GRU'"),
     ):

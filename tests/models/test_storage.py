@@ -186,15 +186,15 @@ def test_two_nodes_of_two_types(other: bool, named: bool) -> None:
         ({"weight_storage": {"a\nb": "int8"}}, "weight_storage: 'a.*must map names"),
         ({"weight_storage": "a=int8\nint8"}, "weight_storage: must be one type, or NODE=TYPE"),
         ({"weight_storage": "a=int8\na=int8"}, "weight_storage: must be one type, or NODE=TYPE"),
-        ({"activation_storage": {"a": "int8"}}, "activation_storage: 'int8'; must be None unless"),
+        ({"activation_storage": {"a": "int8"}}, "activation_storage: 'int8'; must be None, unless"),
         (
             {"weight_storage": {"a": "float16"}, "activation_storage": "int8"},
-            "activation_storage: 'int8'; must be None unless",
+            "activation_storage: 'int8'; must be None, unless",
         ),
-        ({"activation_storage": {"a": "bfloat16"}}, "activation_storage: 'bfloat16'; must be None unless"),
+        ({"activation_storage": {"a": "bfloat16"}}, "activation_storage: 'bfloat16'; must be None, unless"),
         (
             {"weight_storage": {"a": "float16", "b": "int8"}, "activation_storage": "bfloat16"},
-            "activation_storage: 'bfloat16'; must be None unless",
+            "activation_storage: 'bfloat16'; must be None, unless",
         ),
         (
             {"weight_storage": {"a": "bfloat16", "b": "int8"}, "activation_storage": {"b": "bfloat16"}},
@@ -206,7 +206,7 @@ def test_two_nodes_of_two_types(other: bool, named: bool) -> None:
         ),
         (
             {"weight_storage": {"a": "bfloat16"}, "activation_storage": "int8"},
-            "activation_storage: 'int8'; must be None unless",
+            "activation_storage: 'int8'; must be None, unless",
         ),
     ],
 )
@@ -234,7 +234,7 @@ def test_options_of_the_provider_and_arguments_are_one(tmp_path: Path) -> None:
             SpecError, match=f"^{name}: '.*'; must be '{value}', as in the provider's options$"
         ):
             made(both, **{**both, name: {"weight_storage": "float16"}.get(name, "int16")})
-    with pytest.raises(SpecError, match=r"^activation_storage: 'int8'; must be None unless"):
+    with pytest.raises(SpecError, match=r"^activation_storage: 'int8'; must be None, unless"):
         made({"activation_storage": "int8"})
 
 
@@ -253,7 +253,8 @@ def test_refusals(tmp_path: Path) -> None:
         ):
             call(weight_storage="int4")
         with pytest.raises(
-            SpecError, match=r"^activation_storage: 'int8'; must be None unless weight_storage is in int8 or"
+            SpecError,
+            match=r"^activation_storage: 'int8'; must be None, unless weight_storage is an int8 type or",
         ):
             call(activation_storage="int8")
     wide = onegru.GRU(np.zeros((1, 3, 131073), np.float32), np.zeros((1, 3, 1), np.float32))

@@ -172,9 +172,9 @@ def test_sizes_that_are_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dims", "message"),
     [
-        ({"Q": 3}, "dims: 'Q'; must be an open dimension of a state: 'batch'"),
-        ({"T": 3}, "dims: 'T'; must be an open dimension of a state: 'batch'"),
-        ({0: 3}, "dims: 0; must be an open dimension of a state: 'batch'"),
+        ({"Q": 3}, "dims: 'Q'; must be a dynamic dimension of a state: 'batch'"),
+        ({"T": 3}, "dims: 'T'; must be a dynamic dimension of a state: 'batch'"),
+        ({0: 3}, "dims: 0; must be a dynamic dimension of a state: 'batch'"),
         ({"batch": 0}, "dims['batch']: 0; must be an integer, at least 1"),
         ({"batch": "2"}, "dims['batch']: '2'; must be an integer, at least 1"),
         ([], "dims: []; must be a mapping"),

@@ -126,7 +126,7 @@ def test_three_agree(name: str, tmp_path: Path) -> None:
     can_be = wanted in ("yes", "rewritten")
     assert says(model, rewrite=True)[0] == ("passes" if can_be else "refused")
     if not can_be:
-        with pytest.raises(SpecError, match="cannot run in chunks, as"):
+        with pytest.raises(SpecError, match="cannot run in chunks, because"):
             onegru.make_streaming(path, target)
         return
     onegru.make_streaming(path, target)
@@ -144,7 +144,7 @@ def test_frame_by_frame(shapes_known: bool, tmp_path: Path) -> None:
     wanted = {"conv_cache_out": "conv_cache", "inter_cache_out": "inter_cache"}
     notes = onegru.make_streaming(path, target).notes
     own = "conv_cache_out → conv_cache, inter_cache_out → inter_cache"
-    assert f"its own states ({own}) are sufficient; the metadata name them now" in notes
+    assert f"its own states ({own}) are sufficient; the metadata now name them" in notes
     streams = [model.stream(), onegru.load(target).stream()]
     assert all(stream.pairs == wanted for stream in streams)
     shapes: dict[str, Any] = {info.name: info.shape for info in model.inputs if info.name != "x"}
@@ -180,4 +180,4 @@ def test_one_frame_that_forgets(pads: list[int]) -> None:
     y = net.op("Transpose", net.gru("x", "h", "h_out"), perm=[1, 2, 0])
     y = net.op("Conv", y, net.random(I, H, 3), pads=pads)
     found = judge(onegru.load(net.end(y)).graph)
-    assert found.is_single and "reads 3 steps; no state carries those of earlier runs" in found.warning
+    assert found.is_single and "reads 3 steps; no state carries the steps of earlier runs" in found.warning

@@ -60,7 +60,7 @@ def test_a_refusal(tmp_path: Path) -> None:
 def test_an_output_left_out(tmp_path: Path) -> None:
     result = only(verified(save(tmp_path, chain()), feeds(), mutants.Forgetful()))
     assert result.status == "differs"
-    assert [(item.agrees, item.reason) for item in result.outputs] == [(True, ""), (False, "is not given")]
+    assert [(item.agrees, item.reason) for item in result.outputs] == [(True, ""), (False, "is missing")]
 
 
 def test_what_is_not_installed(tmp_path: Path) -> None:

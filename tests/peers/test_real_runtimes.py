@@ -66,7 +66,7 @@ def test_lengths_that_openvino_ignores(tmp_path: Path) -> None:
 def test_layout_that_openvino_ignores(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     found = fault_of(verified(save(tmp_path, chain(True, layout=1)), feeds(True), OpenVino()))
-    assert (found.node, found.diagnosis) == ("GRU_1", "layout were ignored: 0 in place of 1")
+    assert (found.node, found.diagnosis) == ("GRU_1", "layout were ignored: 0 instead of 1")
     assert found.reason.startswith("shape ")
 
 

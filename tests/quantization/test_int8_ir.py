@@ -93,7 +93,7 @@ def test_refusals(tmp_path: Path) -> None:
         onegru.quantize(source, None, target, opset=21)
     with pytest.raises(SpecError, match=r"^group_size: 32; must divide the 5 columns of W of GRU layer"):
         onegru.quantize(source, None, target, group_size=32)
-    with pytest.raises(SpecError, match=r"^nodes: 'other'; must be among"):
+    with pytest.raises(SpecError, match=r"^nodes: 'other'; must be one of"):
         onegru.quantize(source, None, target, nodes=["other"])
     assert not target.exists()
 

@@ -228,7 +228,9 @@ def test_numbers_that_are_not_finite() -> None:
     assert left.grus[0].mode == "float32" and "W: contains NaN or infinity" in left.grus[0].reason
     assert left.grus[0].modes == {} and left.weight_storage == {}
     R[0, 0, 0] = np.inf  # and all is NaN from the second step on
-    with pytest.raises(SpecError, match=r"^samples: of output 'Y' .* numbers are finite, so the comparison"):
+    with pytest.raises(
+        SpecError, match=r"^samples: only .* values of output 'Y' are finite, so the comparison"
+    ):
         onegru.quantize(onegru.GRU(W, R), X, mode="W8A8")
 
 
@@ -249,11 +251,11 @@ def test_numbers_that_are_not_finite() -> None:
         ({"seed": -1}, "seed: -1"),
         ({"mode": ""}, "mode: ''; must be one of"),
         ({"min_snr_db": 9, "modes": ["W8A8", "W4"]}, "modes: 'W4'; must be one of"),
-        ({"modes": 3}, "modes: 3; must be some of"),
+        ({"modes": 3}, "modes: 3; must be one or more of"),
         ({"modes": ["W8A8"]}, "modes: has no effect without min_snr_db"),
         ({"nodes": False}, "nodes: False; must be names of GRUs"),
-        ({"samples": X * np.float32(np.nan)}, "samples: of output 'Y' 0 of .* numbers are finite"),
-        ({"samples": X[:0, :0]}, "samples: no output holds a number"),
+        ({"samples": X * np.float32(np.nan)}, "samples: only 0 of .* values of output 'Y' are finite"),
+        ({"samples": X[:0, :0]}, "samples: all outputs are empty"),
     ],
 )
 def test_refusals(arguments: dict[str, Any], message: str) -> None:

@@ -124,7 +124,7 @@ def test_lengths_are_inferred_from_the_shapes_in_the_file(chain: Chain, suffix: 
         verdict.reason for item in report(model) for verdict in item.others if verdict.runtime == "openvino"
     }
     assert said == (
-        {"ignores lengths shorter than X where the weights are constants and X's shape is not fixed"}
+        {"ignores lengths shorter than X if the weights are constants and X's shape is dynamic"}
         if chain.harmed
         else set()
     )

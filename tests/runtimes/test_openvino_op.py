@@ -296,7 +296,7 @@ def test_illegal_layers(tmp_path: Path, change: tuple[str, str], message: str) -
     path = write(tmp_path, "augru_sequence", inputs_of("augru_sequence"), lambda text: text.replace(*change))
     with pytest.raises(RuntimeError) as caught:
         core().read_model(path)
-    assert f"SpecError: AUGRUSequence node on 'X': {message}" in str(caught.value)
+    assert f"SpecError: AUGRUSequence node of 'X': {message}" in str(caught.value)
 
 
 def test_faults_that_only_the_run_shows(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def operator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def test_an_operator_of_another_release_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino_replace, "RELEASE", (9999, 99))
     with pytest.warns(
-        RuntimeWarning, match="GRU layers in OpenVINO run by way of Python.* and OpenVINO is 9999.99;"
+        RuntimeWarning, match="GRU layers in OpenVINO run through Python.*, but OpenVINO is 9999.99;"
     ):
         assert openvino_replace._factory.__wrapped__() is None
 
@@ -95,7 +95,7 @@ def test_one_layer_has_the_bits_of_the_function(native: bool, case: Case, is_con
         openvino_replace._factory = lambda: None  # type: ignore[assignment]
     try:
         if feeds["X"].shape[0] == 0:
-            with pytest.raises(SpecError, match="a fixed batch of 0"):
+            with pytest.raises(SpecError, match="fixed batch size 0"):
                 onegru.openvino.replace_grus(model)
             return
         assert onegru.openvino.replace_grus(model) == 1
@@ -233,7 +233,7 @@ def test_activations_of_both_directions(tmp_path: Path) -> None:
 
 def test_a_refusal_names_the_layer_and_leaves_the_model_as_it_is() -> None:
     model = both_directions(["sigmoid", "tanh"], ["sigmoid", "tanh", "sigmoid", "relu"])
-    with pytest.raises(SpecError, match=r"GRUSequence layer 'gru 1': activations: two pairs that differ, si"):
+    with pytest.raises(SpecError, match=r"GRUSequence layer 'gru 1': activations: two different pairs, si"):
         onegru.openvino.replace_grus(model)
     kinds = [node.get_type_name() for node in model.get_ordered_ops()]
     assert kinds.count("GRUSequence") == 2
@@ -246,7 +246,7 @@ def test_a_fixed_batch_of_0_is_refused() -> None:
     arrays = [ops.constant(array[None]) for array in WEIGHTS.values()]
     made = ops.gru_sequence(x, h, lengths, *arrays, H, "forward")
     model = openvino.Model([ops.result(output) for output in made.outputs()], [x, h, lengths], "m")
-    with pytest.raises(SpecError, match="a fixed batch of 0; must be open, or 1 or more"):
+    with pytest.raises(SpecError, match="fixed batch size 0; must be dynamic or at least 1"):
         onegru.openvino.replace_grus(model)
 
 

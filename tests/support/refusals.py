@@ -159,12 +159,12 @@ PYTHON_REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("activations: 1; must be a string", {"activations": [1, 2]}),
     ("activation_alpha: 1.0; must be a list", {"activation_alpha": 1.0}),
     ("activation_alpha: 'x'; must be a number", {"activation_alpha": ["x"]}),
-    ("activation_alpha: 1e+300; must be within float32", {"activation_alpha": [1e300]}),
+    ("activation_alpha: 1e+300; must be in float32's range", {"activation_alpha": [1e300]}),
     ("clip: True; must be a number", {"clip": True}),
-    ("clip: a number beyond float64; must be within float32", {"clip": 10**400}),
+    ("clip: too large for float64; must be in float32's range", {"clip": 10**400}),
     ("activations: {'Tanh'}; must be a list", {"activations": {"Tanh"}}),
     ("clip: '1'; must be a number", {"clip": "1"}),
-    ("clip: 1e+300; must be within float32", {"clip": 1e300}),
+    ("clip: 1e+300; must be in float32's range", {"clip": 1e300}),
     ("hidden_size: 5.0; must be an integer", {"hidden_size": 5.0}),
     ("direction: 1; must be a string", {"direction": 1}),
     ("layout: 'x'; must be an integer", {"layout": "x"}),
@@ -178,7 +178,7 @@ PYTHON_REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("R: missing; GRU-22 requires it", {"R": None}),
     ("X: missing; must be given", {"X": None}),
     ("X: sequences of different lengths; must be one array; try onegru.pad(X)", {"X": [[1.0], [1.0, 2.0]]}),
-    ("X: a masked array; must be a plain one", {"X": np.ma.masked_array(zeros(T, B, I), True)}),
+    ("X: a masked array; must be a plain array", {"X": np.ma.masked_array(zeros(T, B, I), True)}),
 ]
 
 #: Invalid arguments of OpenVINO's operators: the function, the message, the changes.
@@ -202,7 +202,7 @@ OPENVINO_REFUSALS: list[tuple[str, str, dict[str, Any]]] = [
     ("gru_cell", "hidden_size: 4; must be 5, as R has shape [15, 5]", {"hidden_size": 4}),
     ("gru_cell", "hidden_size: 0; must be at least 1", {"hidden_size": 0}),
     ("gru_cell", "hidden_size: missing; GRUCell-3 requires it", {"hidden_size": None}),
-    ("gru_cell", "clip: -1; must be at least 0, where 0 is none", {"clip": -1}),
+    ("gru_cell", "clip: -1; must be at least 0 (0: no clipping)", {"clip": -1}),
     ("gru_cell", "clip: 1e-46; must not round to 0 in float32", {"clip": 1e-46}),
     (
         "gru_cell",

@@ -227,7 +227,7 @@ run_child("slow", [sys.argv[2]], Path(sys.argv[3]), READING)
         ("import os; os.abort()", "the reading process ended with -6"),
         ("raise SystemExit('words')", "the reading process ended with 1: words"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "not read within 30 s of CPU time"),
-        ("open('answer', 'w')", "the reading process left"),
+        ("open('answer', 'w')", "the reading process returned"),
     ],
 )
 def test_a_library_that_crashes_takes_only_its_own_process(

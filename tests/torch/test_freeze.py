@@ -124,7 +124,7 @@ def test_training_is_refused() -> None:
         ):
             module(given)
     for change in (module.double, module.bfloat16):
-        with pytest.raises(onegru.SpecError, match="model: frozen, in the type"):
+        with pytest.raises(onegru.SpecError, match="model: frozen, so its type"):
             change()
     assert module.float().cpu().eval() is module
     with pytest.raises(RuntimeError, match="the module is frozen"):
@@ -166,7 +166,7 @@ def test_weights_that_a_program_computes_are_left(kind: type[nn.Module], change:
     report = ours.freeze(model)
     assert report.replaced == ()
     assert report.skipped == {
-        "0": "some of its weights are no parameters: the program may compute them before each call"
+        "0": "some of its weights are not parameters: the program may compute them before each call"
     }
     x = torch.randn(3, 2, I) if kind is nn.GRU else torch.randn(2, I)
     with torch.no_grad():
@@ -191,7 +191,7 @@ def test_arguments_are_checked_where_nothing_is_packed() -> None:
     model = nn.GRU(I, H, dtype=torch.bfloat16)
     with pytest.raises(onegru.SpecError, match="weight_storage: 'int4'; must be"):
         ours.freeze(model, weight_storage="int4")
-    with pytest.raises(onegru.SpecError, match="activation_storage: 'int8'; must be None unless"):
+    with pytest.raises(onegru.SpecError, match="activation_storage: 'int8'; must be None, unless"):
         ours.freeze(model, activation_storage="int8")
     with pytest.raises(onegru.SpecError, match="activation_storage: 'int8'; must be bfloat16 or None with"):
         ours.freeze(model, weight_storage="bfloat16", activation_storage="int8")

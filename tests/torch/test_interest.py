@@ -143,6 +143,6 @@ def test_what_is_not_known_is_left() -> None:
     model = nn.ModuleDict({"other": DynamicGRU(Other(6, 5)), "gru": DynamicGRU(nn.GRUCell(6, 5))})
     report = ours.accelerate(model)
     assert report.skipped["other"] == "the trial run returned other values"
-    assert report.skipped["gru"] == "its cell is not known"
+    assert report.skipped["gru"] == "its cell is unknown"
     half = DynamicGRU(AUGRUCell(6, 5)).bfloat16()
     assert "float32" in ours.accelerate(half).skipped[""]

@@ -215,7 +215,7 @@ def test_sequences_are_compared(tmp_path: Path) -> None:
 
 def test_inputs_without_a_step_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path, chain(True))
-    with pytest.raises(onegru.FormatError, match="no GRU takes a step, so the comparison is inconclusive"):
+    with pytest.raises(onegru.FormatError, match="no GRU runs a step, so the comparison is inconclusive"):
         onegru.verify(path, {"X": np.zeros((0, 2, I), np.float32)}, runtimes=["onnx"])
 
 
@@ -271,7 +271,7 @@ def test_the_public_function(tmp_path: Path) -> None:
     wrong = [
         ({"runtimes": ["tvm"]}, "runtimes: 'tvm'; must be one of"),
         ({"inputs": feeds(), "dims": {"T": 3}}, "dims: has no effect together with inputs"),
-        ({"dims": {"nothing": 3}}, "dims: 'nothing'; must be an open dimension"),
+        ({"dims": {"nothing": 3}}, "dims: 'nothing'; must be a dynamic dimension"),
         ({"against": 3}, "against: 3; must be"),
         ({"runtimes": "onnx"}, "runtimes: 'onnx'; must be a list of names"),
         ({"precision": "f8"}, "precision: 'f8'; must be"),

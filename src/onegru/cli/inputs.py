@@ -57,7 +57,7 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
                 "--dim", f"{text!r}; must be NAME=SIZE, such as batch=4, or INPUT=SIZES, as X=2,3,8"
             )
         if max(map(len, size.split(","))) > _MOST_DIGITS:
-            raise SpecError.of("--dim", f"{text!r}; must be {'9' * _MOST_DIGITS} at most")
+            raise SpecError.of("--dim", f"{text!r}; must be at most {'9' * _MOST_DIGITS}")
         if name in sizes:
             raise SpecError.of("--dim", f"{name!r} is given twice")
         sizes[name] = tuple(map(int, size.split(","))) if "," in size else int(size)
@@ -104,9 +104,9 @@ def gather_inputs(
     for option, given in (("--dim", bool(dims)), ("--dims", default is not None)):
         if given and seed is None and (texts or not draws):
             drawn = (
-                "inputs that --random draws"
+                "random inputs; add --random SEED, or remove it"
                 if draws
-                else "random inputs; remove it, because -i gives the inputs"
+                else "random inputs; remove it, because -i sets the inputs"
             )
             raise SpecError.of(option, f"has no effect here; it applies to {drawn}")
     sizes = parse_dims(dims)
@@ -133,7 +133,7 @@ def gather_inputs(
     if missing:
         names = ", ".join(repr(info.name) for info in missing)
         otherwise = ", or add --random SEED" if draws else ""
-        raise SpecError(f"input {names}: missing; give it with -i {missing[0].name}=FILE{otherwise}")
+        raise SpecError(f"input {names}: missing; pass it with -i {missing[0].name}=FILE{otherwise}")
     return values, tuple(made)
 
 
@@ -215,7 +215,7 @@ def _check_header(info: TensorInfo, header: Header) -> None:
 
 def _check_size(path: Path, size: int) -> None:
     if size > memory_size():
-        raise FormatError(f"{path}: holds {size} bytes; more than the memory of this machine")
+        raise FormatError(f"{path}: contains {size} bytes; must fit into this machine's memory")
 
 
 def _only_input(text: str, model: Model) -> str:

@@ -95,7 +95,7 @@ def show_outputs(console: Console, outputs: Sequence[Comparison]) -> None:
         return
     runs = [(name, list(items), "") for name, items in groupby(outputs, key=lambda item: item.runtime)]
     show_comparisons(console, runs)
-    console.print("differences from the source, which onegru ran on the same inputs", highlight=False)
+    console.print("differences from the source, run in onegru on the same inputs", highlight=False)
     say(console, compared_words(merged(runs[0][1])))
 
 

@@ -34,7 +34,7 @@ def next_steps(found: Inspection) -> Iterator[tuple[str, str]]:
         fails.discard("openvino")  # OpenVINO always computes float64 nodes in float32
     for runtime in RUNTIMES if is_onnx else ():
         if runtime in fails:
-            yield f"right in {runtime} after", f"onegru rewrite {file} TARGET --for {runtime}"
+            yield f"correct in {runtime} after", f"onegru rewrite {file} TARGET --for {runtime}"
     if found.other_nodes is None and found.grus:
         names = [*dict.fromkeys(_LAYER.sub("", gru.name) for gru in found.grus)]
         named = [name for name in names if name != "GRU" and name.isprintable()]  # GRU: without a name

@@ -47,7 +47,7 @@ Seed = Annotated[
     Number,
     option(
         "--random SEED",
-        "Seed for random values of missing inputs. Without it, all inputs are random, or none.",
+        "Seed for random values of missing inputs. Without it, all inputs are random if none is given.",
         min=0,
     ),
 ]

@@ -121,13 +121,13 @@ def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator,
         return
     for name in targets.available:
         console.print(f"{name}{'  in use' if name == targets.chosen else ''}", highlight=False)
-    console.print(f"int8: by {targets.int8.upper()}", highlight=False)
+    console.print(f"int8 instructions: {targets.int8.upper()}", highlight=False)
     scope = "one target; `pip install .` builds all" if targets.is_native else "every target"
     console.print(f"built for: {scope}", highlight=False)
     words = "not installed"
     if operator.version is not None:
-        way = "the operator in C++" if operator.is_native else "Python"
-        words = f"{operator.version}, GRU layers by {way}"
+        way = "the C++ operator" if operator.is_native else "Python"
+        words = f"{operator.version}, GRU layers run by {way}"
     say(console, f"OpenVINO: {words}{f': {safe(operator.problem)}' if operator.problem else ''}")
 
 
@@ -164,7 +164,7 @@ def left_out_words(names: Sequence[str]) -> str:
     """List the tensors or layers of a file that do not belong to its GRUs, in one line."""
     more = len(names) - _MOST_LEFT_OUT
     listed = ", ".join(map(safe, names[:_MOST_LEFT_OUT])) + (f" and {more} more" if more > 0 else "")
-    return f"not part of a GRU here: {listed}"
+    return f"not part of a GRU: {listed}"
 
 
 def _show_gru(console: Console, item: GruReport) -> None:
@@ -178,7 +178,7 @@ def _show_gru(console: Console, item: GruReport) -> None:
         "input → hidden", f"{_or(item.input_size)} → {_or(item.hidden_size)}, {item.dtype or 'any type'}"
     )
     if item.bodies:
-        table.add_row("lies in", safe(", in ".join(reversed(item.bodies))))
+        table.add_row("inside", safe(", in ".join(reversed(item.bodies))))
     table.add_row("direction", item.direction)
     table.add_row("reset gate", f"{item.reset} the recurrent product")
     table.add_row("activations", " | ".join(f"{f}, {g}" for f, g in item.activations))
@@ -186,13 +186,13 @@ def _show_gru(console: Console, item: GruReport) -> None:
     if item.operator:
         table.add_row("lengths", "yes" if item.lengths else "none")
     if item.attention:
-        kinds = {"openvino": "z = (1 - a)·z, as OpenVINO's", "dien": "z = 1 - a·(1 - z), as DIEN's"}
+        kinds = {"openvino": "z = (1 - a)·z, as in OpenVINO", "dien": "z = 1 - a·(1 - z), as in DIEN"}
         table.add_row("attention", kinds[item.attention])
     table.add_row("parameters", size)
     if item.lossless_storage is not None:
         table.add_row("lossless", f"--weight-storage {item.lossless_storage}")
     if item.flops_per_step is not None:
-        table.add_row("FLOPs a step", f"{item.flops_per_step:,} for each row")
+        table.add_row("FLOPs per step", f"{item.flops_per_step:,} for each row")
     for verdict in item.others:
         words = f"[yellow]{verdict.runtime} {verdict.version} {verdict.effect} it[/]: {safe(verdict.reason)}"
         table.add_row("other runtimes", words)

@@ -57,7 +57,7 @@ def number(name: str, value: object) -> float:
         read = float(value)
     except OverflowError as error:
         raise SpecError.of(
-            name, "a number beyond float64; must be within float32, in which files hold it"
+            name, "too large for float64; must be in float32's range, because files store float32"
         ) from error
     if math.isnan(read):
         raise SpecError.of(name, "NaN; must be a number")

@@ -130,8 +130,8 @@ def why_inconclusive(*runs: Mapping[str, Any], moved: int | None = None) -> str:
                 counts[name] = counts.get(name, 0) + count_finite(array)
     for name, size in sizes.items():
         if counts[name] < _LEAST_FINITE * size:
-            return f"of output {name!r} {counts[name]} of {size} numbers are finite"
-    return "no output holds a number" if any(runs) and not any(sizes.values()) else ""
+            return f"only {counts[name]} of {size} values of output {name!r} are finite"
+    return "all outputs are empty" if any(runs) and not any(sizes.values()) else ""
 
 
 def signal_to_noise(expected: Array, found: Array) -> float | None:
@@ -260,7 +260,7 @@ def compare(
     if len(arrays_in(expected)) != (len(expected) if isinstance(expected, list) else 1):
         return replace(item, reason="not a tensor; not compared")
     if found is None:
-        return replace(item, agrees=False, max_abs=np.inf, reason="is not given")
+        return replace(item, agrees=False, max_abs=np.inf, reason="is missing")
     if _kind(expected) != _kind(found):
         words = f"{_kind(found)}; must be {_kind(expected)}"
         return replace(item, agrees=False, max_abs=np.inf, reason=words)

@@ -140,7 +140,7 @@ def convert(value: object, dtype: str) -> Array:
             numbers = np.trunc(array.astype(np.float64))  # float64 has both limits exactly, even of 64 bits
             fits = (numbers >= float(limits.min)) & (numbers < limits.max + 1.0)
         if not np.all(fits):
-            raise SpecError(f"a number is not finite, or beyond {dtype}; must fit it")
+            raise SpecError(f"contains a value that is not finite in {dtype}; must be finite")
     with default_float_mode(), np.errstate(over="ignore"):
         return array.astype(target)
 
@@ -209,11 +209,11 @@ def _as_array(name: str, value: object) -> Array:
         array = np.asarray(value)
     except _NO_ARRAY as error:
         first = (str(error) or type(error).__name__).splitlines()[0]
-        raise SpecError.of(name, f"not an array ({first}); must be one") from error
+        raise SpecError.of(name, f"not an array ({first}); must be an array") from error
     # Not imported here, because a fork during the import would leave the child waiting for Python's import
     # lock.
     if "numpy.ma" in sys.modules and np.ma.isMaskedArray(value):
-        raise SpecError.of(name, "a masked array; must be a plain one, as a mask would have no effect")
+        raise SpecError.of(name, "a masked array; must be a plain array, because a mask would have no effect")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

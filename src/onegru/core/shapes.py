@@ -74,9 +74,7 @@ def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     try:
         return np.empty(shape, dtype)
     except ValueError as error:
-        raise SpecError.of(
-            name, f"shape {list(shape)}; must be one that an array may have ({error})"
-        ) from error
+        raise SpecError.of(name, f"shape {list(shape)}; must be a possible array shape ({error})") from error
 
 
 def output(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "") -> Array:

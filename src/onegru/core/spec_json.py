@@ -27,7 +27,8 @@ def spec_to_json(spec: Spec) -> dict[str, object]:
     for function in (function for pair in spec.activations for function in pair):
         if not all(map(math.isfinite, function.parameters)):
             raise SpecError.of(
-                "activations", f"{function}; alpha and beta must be finite, as JSON has no other"
+                "activations",
+                f"{function}; alpha and beta must be finite, because JSON has no infinity or NaN",
             )
     document: dict[str, object] = {name: getattr(spec, name) for name in _FIELDS}
     # "openvino" is stored as true, the older value.
@@ -75,5 +76,5 @@ def _float(name: str, value: object) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise SpecError.of(name, "a number beyond float64; must be finite")
+        raise SpecError.of(name, "too large for float64; must be finite")
     return number

@@ -44,8 +44,8 @@ def check_module(found: str | None) -> None:
     """Raise ImportError if the module was built from other sources, as in a tree that was updated."""
     if found != INTERFACE:
         raise ImportError(
-            "onegru: its compiled module was built from other sources than these; must be built again: "
-            "`make run` or `make test` in a clone, `pip install --force-reinstall .` otherwise"
+            "onegru: the compiled module does not match the Python files; build it again: `make run` or "
+            "`make test` in a clone, `pip install --force-reinstall .` otherwise"
         )
 
 
@@ -138,7 +138,7 @@ def _honour_environment() -> None:
     name = os.environ.get("ONEGRU_TARGET")
     if name and name not in _native.available_targets():
         must = ", ".join(_native.available_targets())
-        error = f"ONEGRU_TARGET: {name!r}; must be one of {must}, which this build has for this processor"
+        error = f"ONEGRU_TARGET: {name!r}; must be one of {must}, the targets for this CPU in this build"
         raise SpecError(error, "ONEGRU_TARGET")
     threads = os.environ.get("ONEGRU_NUM_THREADS", "")
     if threads and (re.fullmatch(r"[0-9]{1,3}", threads) is None or not 1 <= int(threads) <= MOST_THREADS):

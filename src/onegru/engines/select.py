@@ -90,7 +90,7 @@ def engine_options(
         fitting = [item for item in ACTIVATION_STORAGES if may_round(storage, item)]
         must = f"{', '.join(fitting)} or None with weight_storage {storage!r}"
         if not fitting:
-            must = "None unless weight_storage is in int8 or is bfloat16"
+            must = "None, unless weight_storage is an int8 type or bfloat16"
         raise SpecError.of("activation_storage", f"{activations!r}; must be {must}")
     default = DEFAULT_ACTIVATION_STORAGE if is_int8(storage) else None
     return EngineOptions(name, storage, activations or default, flushes)
@@ -135,7 +135,7 @@ def _by_node(name: str, value: object) -> object:
         lines = [line.rpartition("=") for line in value.split("\n")]
         value = {node: storage for node, _, storage in lines}
         if len(value) < len(lines) or not all(equals for _, equals, _ in lines):
-            raise SpecError.of(name, "must be one type, or NODE=TYPE for each node, once")
+            raise SpecError.of(name, "must be one type, or NODE=TYPE once for each node")
     if not isinstance(value, Mapping):
         return value
     for node, storage in value.items():

@@ -82,7 +82,7 @@ def quantizable(argument: str, label: str, array: Array | None, group: int) -> A
     if array is None:
         raise SpecError.of(
             argument,
-            f"{label} is computed in each run, or an input with a default; must be a constant; {advice}",
+            f"{label} is computed in each run, or has a default value; must be a constant; {advice}",
         )
     if array.dtype != np.float32:
         raise SpecError.of(argument, f"{label} has element type {array.dtype}; must be float32")

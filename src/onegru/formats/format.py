@@ -35,11 +35,11 @@ class Format:
 
     def read_graph(self, file: Opened, *, again: bool = False) -> Graph:
         """Return the graph of a model, as plain data; with `again`, the file keeps the parsed model."""
-        raise FormatError(f"{file}: {file.kind.words}; holds no model")
+        raise FormatError(f"{file}: {file.kind.words}; contains no model")
 
     def read_layers(self, file: Opened, name: str | None, keras_version: str | None) -> Layers:
         """Return the GRUs of a checkpoint by name; at least the one called `name`, if that is given."""
-        raise FormatError(f"{file}: {file.kind.words}; holds no layers")
+        raise FormatError(f"{file}: {file.kind.words}; contains no layers")
 
     def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
         """Return the tensors or layers that none of these GRUs uses, or no GRU at all if none are given."""
@@ -115,7 +115,7 @@ class KerasFormat(Format):
         from onegru.formats.keras_archive import read_keras
 
         model = read_keras(file, None, keras_version)
-        why = "is not just its GRU, called once" if len(model.layers) == 1 else ""
+        why = "is more than its GRU, or calls it more than once" if len(model.layers) == 1 else ""
         if model.others:
             first, kind = next(iter(model.others.items()))
             why = f"computes more than its GRUs: {first!r} is a {kind}"

@@ -82,7 +82,7 @@ def _read(path: Opened, arguments: list[str]) -> tuple[dict[str, Any], list[Arra
         except FileNotFoundError:
             reason = f"the reading process ended with {ended.code}{': ' if ended.words else ''}{ended.words}"
         except ValueError as error:
-            reason = f"the reading process left {error}"
+            reason = f"the reading process returned {error}"
     raise FormatError(f"{path}: not a model that Keras saved ({reason})")
 
 

@@ -57,7 +57,7 @@ class Kind(Enum):
         "",
         "convert its folder with `python -m tf2onnx.convert --saved-model FOLDER --output x.onnx`",
     )
-    NUMBERS = "the values of a model without its graph", "", "of an OpenVINO IR, pass the .xml"
+    NUMBERS = "the values of a model without its graph", "", "for an OpenVINO IR, pass the .xml file"
     EMPTY = "an empty file", "", "download or export it again"
     UNKNOWN = "of an unknown kind", ""
 
@@ -302,6 +302,6 @@ def open_model(argument: str, path: object) -> Opened:
 
 def _refusal(file: Opened, kind: Kind) -> FormatError:
     wanted = ", ".join(known.words.split(" ", 1)[1] for known in Kind if known.holds)
-    words = kind.words if kind is file.detected else f"{file.detected.words}, by its name {kind.words}"
+    words = kind.words if kind is file.detected else f"{file.detected.words}, named like {kind.words}"
     remedy = f"; {kind.remedy}" if kind.remedy else ""
     return FormatError(f"{file}: {words}; must be one of these: {wanted}{remedy}")

@@ -85,7 +85,7 @@ def from_flax(
         cells.append(tensors)
         activations.append(functions)
     elif reverse is not None and direction == "reverse":
-        raise SpecError.of("direction", "'reverse'; must not be given for an RNN, which has its direction")
+        raise SpecError.of("direction", "'reverse'; remove it, because an RNN specifies its direction")
     spec, weights = read(framework, cells, direction=way, activations=activations)
     return GRU.from_canonical(spec, weights, engine=engine)
 
@@ -116,7 +116,7 @@ def _find(
     for path, framework, cell in cells:
         own = path.removeprefix("params").removeprefix(".") if outer else path
         if own in found:
-            raise SpecError.of(argument, f"two GRUCells under {own!r}; must be one at each place")
+            raise SpecError.of(argument, f"two GRUCells under {own!r}; pass the parameters of one")
         found[own] = (framework, cell)
     if not found and prefix is None:
         other = next((f"; it looks like {kind}" for part, kind in _OTHERS.items() if part in source), "")

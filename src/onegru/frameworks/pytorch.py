@@ -229,14 +229,14 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
         if type(child).forward is not kind.forward and wanted in (None, name):
             raise SpecError.of(
                 "source",
-                f"{type(child).__name__}, which computes in its own way; must be "
-                f"{kind.__name__} itself, or a state dict if its tensors mean the same",
+                f"{type(child).__name__}, a custom class; must be {kind.__name__} itself, or a state dict "
+                "if its tensors mean the same",
             )
         if wanted in (None, name) and _is_changed(child):
             raise SpecError.of(
                 "source",
-                f"{name or type(child).__name__!r} has hooks or its own forward, such as the "
-                "old weight_norm's; must be without (torch.nn.utils.parametrizations are understood)",
+                f"{name or type(child).__name__!r} has hooks or its own forward, such as the old "
+                "weight_norm's; must have neither (torch.nn.utils.parametrizations are supported)",
             )
         dot = f"{name}." if name else ""
         # A state dict contains only the parts of a parametrized weight; the weight is an attribute.

@@ -139,21 +139,21 @@ def write(framework: Framework, spec: Spec, weights: Weights, *, where: str = ""
 
 def _check_expressible(framework: Framework, spec: Spec, where: str) -> None:
     if spec.attention:
-        raise SpecError(f"{where}attention: True; must be False, as a GRU of {framework.name} has none")
+        raise SpecError(f"{where}attention: True; must be False, because a {framework.name} GRU has none")
     if spec.clip is not None:
-        raise SpecError(f"{where}clip: {spec.clip:g}; must be None, as a GRU of {framework.name} has none")
+        raise SpecError(f"{where}clip: {spec.clip:g}; must be None, because a {framework.name} GRU has none")
     if spec.linear_before_reset not in framework.forms:
         acts = "after" if True in framework.forms else "before"
         raise SpecError(
             f"{where}linear_before_reset: {spec.linear_before_reset}; must be "
-            f"{not spec.linear_before_reset}, as the reset gate of a GRU of {framework.name} acts {acts} the "
-            "recurrent product"
+            f"{not spec.linear_before_reset}, because the reset gate of a {framework.name} GRU acts {acts} "
+            "the recurrent product"
         )
     for pair in spec.activations if framework.fixed_activations else ():
         for function, own in zip(pair, find_activations(framework), strict=True):
             if function != own:
                 raise SpecError(
-                    f"{where}activations: {function}; must be {own}, as a GRU of {framework.name} has no "
+                    f"{where}activations: {function}; must be {own}, because a {framework.name} GRU has no "
                     "other"
                 )
 

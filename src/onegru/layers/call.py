@@ -32,7 +32,7 @@ def attention_ports(spec: Spec, attention: object, axes: str) -> list[Port]:
         rank = 0 if attention is None else as_float_array("attention", attention).ndim
         return [Port("attention", "A", f"{axes}1" if rank == len(axes) + 1 else axes)]
     if attention is not None:
-        raise SpecError.of("attention", "given; must be None, as the layer was made without attention")
+        raise SpecError.of("attention", "must be None, because the layer has no attention")
     return []
 
 
@@ -78,7 +78,7 @@ def execute(
     """Run a call on arrays by role. If an output overlaps an input, run through a copy."""
     Y, Y_h = outputs.get("Y"), outputs.get("Y_h")
     if Y is not None and Y_h is not None and overlap(Y, Y_h):
-        raise SpecError.of("out", "Y and Y_h overlap; must not")
+        raise SpecError.of("out", "Y and Y_h overlap; must be separate arrays")
     # As plain arrays: engines only read memory, so memory maps need no special case.
     views = {role: np.asarray(array) for role, array in outputs.items()}
     copies = {

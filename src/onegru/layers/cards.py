@@ -24,7 +24,7 @@ def layer_card(spec: Spec, facts: Sequence[tuple[str, str]], storage: str) -> st
             "memory",
             f"{_bytes(spec, storage):,} bytes" + (f", W and R in {storage}" if storage != spec.dtype else ""),
         ),
-        ("FLOPs a step", f"{spec.flops_per_step:,} for each row"),
+        ("FLOPs per step", f"{spec.flops_per_step:,} for each row"),
     ]
     return card(f"GRU {spec.input_size} → {spec.hidden_size}", [*what, *facts])
 

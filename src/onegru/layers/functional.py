@@ -61,18 +61,18 @@ def gru(
         B: biases, [D, 6H] = Wb (z, r, h), then Rb (z, r, h). Default: None (zeros).
         sequence_lens: [B], any integers, each in 0…T. Default: None (all T steps). In the padding, Y is 0.
         initial_h: initial state, [D, B, H], or [B, D, H] under layout 1. Default: None (zeros).
-        hidden_size: H; None to take it from R.
+        hidden_size: H. Default: None (from the shape of R).
         direction: "forward", "reverse" or "bidirectional"; at opsets 1 and 2 also "foward", as in files.
         layout: 0 for time first, 1 for batch first (opset 14 and later).
         linear_before_reset: 0 to apply the reset gate before the recurrent product, else after it
             (opset 3 and later).
         clip: bound > 0 on the inputs of the activations. Default: None (no bound).
         activations: names of f and g, for each direction, ignoring case. Default: None (Sigmoid and Tanh).
-        activation_alpha: values for the functions that take alpha, in order. Default: None (their defaults).
+        activation_alpha: values for the functions that have alpha, in order. Default: None (their defaults).
         activation_beta: values for the functions that have beta, in order. Default: None (ONNX's defaults).
         output_sequence: 0 or 1 (opsets below 7). Both outputs are returned in any case.
         opset: selects the newest version at or below it.
-        engine: what computes, as in `onegru.GRU`.
+        engine: the engine, as in `onegru.GRU`.
 
     Returns:
         Y, every state, [T, D, B, H], or [B, T, D, H] under layout 1; and Y_h, each row's last state,
@@ -82,7 +82,7 @@ def gru(
         SpecError: an argument that this version's specification forbids.
 
     Warns:
-        SpecWarning: alpha or beta values that no function takes.
+        SpecWarning: alpha or beta values that no function has.
     """
     operator = gru_version(integer("opset", opset))
     if operator is None:
@@ -135,15 +135,15 @@ def gru_cell(
         initial_hidden_state: [B, H]. All tensors share X's type.
         W: input weights, [3H, I], gate order z, r, h.
         R: recurrence weights, [3H, H].
-        B: biases: [3H], the sums of z, r and h; or with linear_before_reset [4H], the sums of z and r, then
-            Wbh, then Rbh. None for zeros.
+        B: biases: [3H], the sums Wb + Rb of z, r and h; or with linear_before_reset [4H], the sums of
+            z and r, then Wbh, then Rbh. None for zeros.
         hidden_size: H, at least 1.
         activations: f and g, any of relu, sigmoid and tanh.
-        activations_alpha: without effect, as none of the three takes a value.
+        activations_alpha: has no effect, because none of the three has alpha.
         activations_beta: values of beta, in order.
-        clip: bound on the inputs of the activations; None, 0 or infinity for none.
+        clip: bound on the inputs of the activations; None, 0 or infinity: no clipping.
         linear_before_reset: whether the reset gate acts after the recurrent product.
-        engine: what computes, as in `onegru.GRU`.
+        engine: the engine, as in `onegru.GRU`.
 
     Returns:
         Ho, the new state, [B, H].
@@ -197,11 +197,11 @@ def gru_sequence(
         hidden_size: H, at least 1.
         direction: "forward", "reverse" or "bidirectional".
         activations: f and g, any of relu, sigmoid and tanh, for both directions.
-        activations_alpha: without effect, as none of the three takes a value.
+        activations_alpha: has no effect, because none of the three has alpha.
         activations_beta: values of beta, in order.
-        clip: bound on the inputs of the activations; None, 0 or infinity for none.
+        clip: bound on the inputs of the activations; None, 0 or infinity: no clipping.
         linear_before_reset: whether the reset gate acts after the recurrent product.
-        engine: what computes, as in `onegru.GRU`.
+        engine: the engine, as in `onegru.GRU`.
 
     Returns:
         Y, every state, [B, D, T, H]; and Ho, each row's last state, [B, D, H], 0 for a row of length 0.
@@ -258,15 +258,15 @@ def augru_cell(
         H_t: initial state, [B, H]. All tensors share X's type.
         W: input weights, [3H, I], gate order z, r, h.
         R: recurrence weights, [3H, H].
-        B: biases, [3H], the sums of z, r and h.
+        B: biases, [3H], the sums Wb + Rb of z, r and h.
         A: attention scores, [B, 1]; not clamped.
         hidden_size: H, at least 1.
         activations: f and g, sigmoid or tanh.
         activations_alpha: must be empty.
         activations_beta: must be empty.
-        clip: must be 0 or None, for none.
+        clip: must be 0 or None (no clipping).
         linear_before_reset: must be False.
-        engine: what computes, as in `onegru.GRU`.
+        engine: the engine, as in `onegru.GRU`.
 
     Returns:
         Ho, the new state, [B, H].
@@ -320,9 +320,9 @@ def augru_sequence(
         activations: f and g, sigmoid or tanh.
         activations_alpha: must be empty.
         activations_beta: must be empty.
-        clip: must be 0 or None, for none.
+        clip: must be 0 or None (no clipping).
         linear_before_reset: must be False.
-        engine: what computes, as in `onegru.GRU`.
+        engine: the engine, as in `onegru.GRU`.
 
     Returns:
         Y, every state, [B, 1, T, H]; and Ho, each row's last state, [B, 1, H], 0 for a row of length 0.

@@ -65,9 +65,9 @@ class GRU(_native.Caller):
         linear_before_reset: whether the reset gate acts after the recurrent product.
         clip: bound > 0 on the inputs of all activations. Default: None (no bound).
         activations: names of (f, g) for each direction, ignoring case. Default: None (Sigmoid, Tanh).
-        activation_alpha: values for the functions that take alpha, in order. Default: None (their defaults).
+        activation_alpha: values for the functions that have alpha, in order. Default: None (their defaults).
         activation_beta: values for the functions that have beta, in order. Default: None (ONNX's defaults).
-        attention: the equation of attention, "openvino" or "dien". Each call then takes scores a. True means
+        attention: the equation of attention, "openvino" or "dien". Each call then needs scores a. True means
             "openvino". Default: None (no attention).
         engine: "native" for the SIMD kernels, "reference" for the float64 reference, or "auto" for the
             fastest that supports the layer.
@@ -118,7 +118,7 @@ class GRU(_native.Caller):
     ) -> None:
         """Pack the weights. The class documents the arguments."""
         if isinstance(W, int):
-            raise SpecError.of("W", f"{W}; must be an array of weights; onegru.torch.GRU takes sizes")
+            raise SpecError.of("W", f"{W}; must be an array of weights; for sizes, use onegru.torch.GRU")
         attributes = present(
             direction=direction,
             linear_before_reset=linear_before_reset,
@@ -133,7 +133,7 @@ class GRU(_native.Caller):
             if (name := error.argument) in _RANKS and str(error).startswith(
                 f"{name}: rank {_RANKS[name] - 1},"
             ):
-                raise SpecError(f"{error}; of one direction, give {name}[None]", name) from error.__cause__
+                raise SpecError(f"{error}; for one direction, pass {name}[None]", name) from error.__cause__
             raise
         options = engine_options(engine, weight_storage, activation_storage, flush_subnormals)
         self._prepare(lowered.spec, lowered.weights, options, layout)
@@ -184,7 +184,7 @@ class GRU(_native.Caller):
 
     @property
     def spec(self) -> Spec:
-        """What the layer computes: its specification."""
+        """The specification of the layer."""
         return self._spec
 
     @property

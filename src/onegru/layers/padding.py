@@ -51,13 +51,13 @@ def _side_by_side(sequences: object) -> tuple[Array, Array]:
         array = _tensor(name, item)
         if arrays and array.dtype != arrays[0].dtype:
             raise SpecError.of(
-                name, f"type {array.dtype.name}; must be {arrays[0].dtype.name}, as the first is"
+                name, f"type {array.dtype.name}; must be {arrays[0].dtype.name}, like the first array"
             )
         sizes.pop("T", None)
         check_shape(name, array.shape, "TI", sizes)
         arrays.append(array)
     if not arrays:
-        raise SpecError.of("sequences", "none; must be at least one")
+        raise SpecError.of("sequences", "empty; must contain at least one array")
     lengths = np.array([len(array) for array in arrays], np.int32)
     X = empty("sequences", (int(lengths.max()), len(arrays), sizes["I"]), arrays[0].dtype)
     for row, array in enumerate(arrays):
@@ -73,7 +73,7 @@ def _unpacked(packed: Any) -> tuple[Array, Array]:
     counts = as_lengths("sequences.batch_sizes", packed.batch_sizes)
     if counts.ndim != 1 or not len(counts) or counts[-1] < 1 or (np.diff(counts) > 0).any():
         raise SpecError.of(
-            "sequences.batch_sizes", "must be how many rows each step has, never more than before"
+            "sequences.batch_sizes", "must be the number of rows of each step, and must not increase"
         )
     if counts.sum() != len(data):
         raise SpecError.of(
@@ -89,7 +89,7 @@ def _unpacked(packed: Any) -> tuple[Array, Array]:
         return X, lengths
     order = as_lengths("sequences.sorted_indices", order)
     if order.shape != (B,) or (np.sort(order) != np.arange(B)).any():
-        raise SpecError.of("sequences.sorted_indices", f"must be the {B} rows in some order")
+        raise SpecError.of("sequences.sorted_indices", f"must be a permutation of the {B} row indices")
     rows = np.argsort(order)
     return X[:, rows], lengths[rows]
 

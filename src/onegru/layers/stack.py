@@ -49,25 +49,25 @@ class Stack:
             raise SpecError.of("layers", f"{type(layers).__name__}; must be a sequence of GRU layers")
         self._layers = tuple(layers)
         if not self._layers:
-            raise SpecError.of("layers", "none; must be at least one")
+            raise SpecError.of("layers", "empty; must contain at least one layer")
         for index, layer in enumerate(self._layers):
             if not isinstance(layer, GRU):
                 raise SpecError(f"layers[{index}]: {type(layer).__name__}; must be a GRU")
             if layer.spec.attention:
-                raise SpecError(f"layers[{index}]: takes attention scores; must not, in a stack")
+                raise SpecError(f"layers[{index}]: has attention; layers of a stack must have no attention")
         for index, (below, above) in enumerate(zip(self._layers, self._layers[1:], strict=False), start=1):
             width = below.spec.num_directions * below.spec.hidden_size
             if above.spec.input_size != width:
                 raise SpecError(
-                    f"layers[{index}]: input size {above.spec.input_size}; must be {width}, what the layer "
-                    "below gives"
+                    f"layers[{index}]: input size {above.spec.input_size}; must be {width}, the output size "
+                    "of the layer below"
                 )
             if above.spec.dtype != below.spec.dtype:
                 raise SpecError(f"layers[{index}]: type {above.spec.dtype}; must be {below.spec.dtype}")
             if layout is None and above.layout != below.layout:
                 raise SpecError(
-                    f"layers[{index}]: layout {above.layout}; must be {below.layout}, as below, or the "
-                    "stack be given a layout"
+                    f"layers[{index}]: layout {above.layout}; must be {below.layout}, like the layer below; "
+                    "to override the layouts, pass layout to the stack"
                 )
         self._layout = self._layers[0].layout if layout is None else integer("layout", layout, 0, 1)
         self._flops_of_row = flops_of_row((layer.input_size, layer.hidden_size) for layer in self._layers)
@@ -108,7 +108,7 @@ class Stack:
 
     @property
     def hidden_size(self) -> int:
-        """Hidden size (H) of the last layer, which gives the stack's outputs."""
+        """Hidden size (H) of the last layer."""
         return self._layers[-1].hidden_size
 
     def __len__(self) -> int:

@@ -34,7 +34,7 @@ def read_states(path: str | os.PathLike[str], expected: Callable[[str, Header], 
     def choose(headers: Mapping[str, Header]) -> Mapping[str, Header]:
         for key, header in headers.items():
             if not key.startswith(_KEY):
-                raise FormatError(f"{path}: not a file of states; it holds {key!r}")
+                raise FormatError(f"{path}: not a file of states; it contains {key!r}")
             types[key] = expected(key.removeprefix(_KEY), header)
         return headers
 

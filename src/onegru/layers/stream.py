@@ -41,7 +41,7 @@ class Stream(_native.Stepper):
             state = np.zeros(shape, np.float64 if spec.dtype == "float64" else np.float32)
         except (ValueError, MemoryError) as error:
             raise SpecError.of(
-                "batch_size", f"{batch_size}; must be one whose state fits into memory"
+                "batch_size", f"{batch_size}; must be small enough for the state to fit into memory"
             ) from error
         stream = layer.prepared_engine.stream(state)
         # This comes first, because it rejects a second initialization.
@@ -189,7 +189,7 @@ def load_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None
 
     def expected(name: str, header: Header) -> str:
         if name not in wanted:
-            raise SpecError(f"{path}: holds a state {name!r}; must hold {len(wanted)}, one for each layer")
+            raise SpecError(f"{path}: contains state {name!r}; must be {len(wanted)}, one for each layer")
         dtype, shape = wanted[name].dtype.name, wanted[name].shape
         if (header.dtype.name, header.shape) != (dtype, shape):
             is_ = f"{header.dtype.name} {list(header.shape)}"
@@ -198,6 +198,6 @@ def load_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None
 
     states = read_states(path, expected)
     if missing := [name for name in wanted if name not in states]:
-        raise SpecError(f"{path}: has no state {missing[0]!r}; must hold {len(wanted)}, one for each layer")
+        raise SpecError(f"{path}: lacks state {missing[0]!r}; must have {len(wanted)}, one for each layer")
     for stream, name in zip(streams, wanted, strict=True):
         stream.state = states[name]

@@ -79,17 +79,17 @@ def _words(value: object) -> str:
 
 def read_torch_form(entry: object) -> TorchForm:
     """Return the form in an entry."""
-    codes = as_tensor("a form", entry).astype(np.float64)
+    codes = as_tensor("the configuration", entry).astype(np.float64)
     whole = np.rint(codes)
     if codes.ndim != 1 or codes.size > LONGEST or not np.all(np.abs(codes - whole) < 0.25):
-        raise SpecError("no codes of a text; must be as onegru.torch writes them")
+        raise SpecError("not the character codes of a text; must be an entry that onegru.torch wrote")
     if not np.all((whole >= 32) & (whole < 127)):
-        raise SpecError("codes beyond ASCII; must be as onegru.torch writes them")
+        raise SpecError("contains codes outside ASCII; must be an entry that onegru.torch wrote")
     try:
         document = parse_json(whole.astype(np.uint8).tobytes())
     except ValueError as error:
-        raise SpecError(f"not JSON ({error}); must be as onegru.torch writes it") from error
+        raise SpecError(f"not JSON ({error}); must be an entry that onegru.torch wrote") from error
     if not isinstance(document, dict) or _SIZES.keys() & document or type(document.get(_RESETS)) is not bool:
-        raise SpecError("not the facts of a form; must be as onegru.torch writes them")
+        raise SpecError("not the configuration of a module; must be an entry that onegru.torch wrote")
     resets_to_initial = document.pop(_RESETS)
     return TorchForm(spec_from_json({**_SIZES, **document}), resets_to_initial)

@@ -205,5 +205,5 @@ def nothing_found(
             named.append(f"{len(missed) - _MOST_NAMED} more; list them with `onegru inspect`")
         words += f". {count(len(missed), 'near miss')}: {'; '.join(named)}"
     elif quantized := sorted(_QUANTIZED.intersection(kinds)):
-        words += f". Its products are quantized ({quantized[0]}); fuse the model before you quantize it"
+        words += f". Its matmuls are quantized ({quantized[0]}); fuse the model before you quantize it"
     return FormatError(words)

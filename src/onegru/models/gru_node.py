@@ -55,7 +55,7 @@ class GruNode:
 
     @property
     def bodies(self) -> tuple[str, ...]:
-        """The bodies of other nodes that contain this node, the outermost first."""
+        """The subgraphs that contain this node, the outermost first."""
         return self.step.bodies
 
     @property
@@ -205,7 +205,7 @@ def find_node(nodes: Sequence[GruNode], node: object) -> int:
         raise SpecError.of("node", f"{shown(node)}; must be one of the GRU nodes: {names}")
     index = integer("node", node)
     if not 0 <= index < len(nodes):
-        raise SpecError.of("node", f"{index}; must be an index of one of {count(len(nodes), 'GRU node')}")
+        raise SpecError.of("node", f"{index}; must be the index of one of {count(len(nodes), 'GRU node')}")
     return index
 
 

@@ -40,7 +40,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         sess_options: ONNX Runtime's `SessionOptions`.
         providers: ONNX Runtime's execution providers for the other nodes. Default: None (the CPU's).
         provider_options: a mapping for each of `providers`.
-        engine: what runs the GRU nodes, as in `onegru.GRU`.
+        engine: the engine of the GRU nodes, as in `onegru.GRU`.
         weight_storage: storage type of the weights of float32 GRU nodes, as in `onegru.GRU`: one type
             for all, or a mapping from node names to types. Default: None (float32), also for missing names.
         activation_storage: type to which activations are rounded, as in `onegru.GRU`.

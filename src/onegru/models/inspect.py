@@ -36,12 +36,12 @@ class Inspection(CardReport):
         inputs: the inputs of a model.
         outputs: the outputs of a model.
         other_nodes: how many nodes of a model another runtime runs. Default: None (layers without a model).
-        nested_grus: the GRU nodes of a model within bodies of other nodes, as text.
+        nested_grus: the GRU nodes of a model in subgraphs of other nodes, as text.
         grus: the GRUs of the file, those of a model in execution order.
         decomposed: the GRUs that consist of other operators in an ONNX model; `onegru.fuse` turns them into
             GRU nodes.
         near_misses: recurrences that are almost GRUs, and the part that does not fit.
-        fused_nodes: how many nodes the model has, including those in bodies, and how many it would have with
+        fused_nodes: how many nodes the model has, including subgraphs, and how many it would have with
             GRU nodes for `decomposed`; None if it has no decomposed GRU.
         left_out: the tensors of a checkpoint, or layers of a Keras model, that do not belong to its GRUs; the
             operators of a TensorFlow Lite model that onegru does not read.
@@ -98,7 +98,7 @@ class Inspection(CardReport):
             facts.append(("other nodes", f"{self.other_nodes:,}"))
         if self.decomposed:
             facts.append(("decomposed into other operators", str(len(self.decomposed))))
-            facts.append(("to replace them by GRU nodes", f"onegru fuse {self.path} TARGET"))
+            facts.append(("to replace them with GRU nodes", f"onegru fuse {self.path} TARGET"))
         headings = ("GRU", "operator", "input → hidden", "direction", "reset gate", "activations")
         if self.streaming:
             facts.append(("streaming", self.streaming))

@@ -37,7 +37,7 @@ def load(
     Args:
         path: an ONNX model, or an OpenVINO IR (with its `.bin` in the same folder). The kind is detected from
             the content. Or an ONNX model in memory without external data: its bytes or an `onnx.ModelProto`.
-        engine: what runs the GRU nodes, as in `onegru.GRU`.
+        engine: the engine of the GRU nodes, as in `onegru.GRU`.
         weight_storage: storage type of the weights of float32 GRU nodes, as in `onegru.GRU`: one type
             for all, or a mapping from node names to types. Default: None (float32), also for missing names.
         activation_storage: type to which activations are rounded, as in `onegru.GRU`.

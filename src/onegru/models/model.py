@@ -115,7 +115,7 @@ class Model:
 
     @property
     def nested_grus(self) -> tuple[str, ...]:
-        """The GRU nodes within bodies of other nodes, such as If, Loop and Scan, as text."""
+        """The GRU nodes in subgraphs of other nodes, such as If, Loop and Scan, as text."""
         return nested_words(self.graph.grus)
 
     @property

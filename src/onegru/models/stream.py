@@ -84,7 +84,7 @@ class ModelStream:
         for name in dims:
             if name not in known:
                 names = ", ".join(map(repr, dict.fromkeys(known))) or "none"
-                raise SpecError.of("dims", f"{shown(name)}; must be an open dimension of a state: {names}")
+                raise SpecError.of("dims", f"{shown(name)}; must be a dynamic dimension of a state: {names}")
         return {name: integer(f"dims[{name!r}]", size, 1) for name, size in dims.items()}
 
     def __repr__(self) -> str:
@@ -176,7 +176,7 @@ class ModelStream:
         if not found:
             return ""
         listed = ", ".join(f'"{output}": "{name}"' for output, name in {**self._pairs, **found}.items())
-        return f"; if it is a state, although its next value does not depend on it: stream({{{listed}}})"
+        return f"; if it is a state whose next value does not depend on it, use stream({{{listed}}})"
 
     def _step_of(self, rows: object, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Run a step of some rows."""

@@ -33,7 +33,7 @@ def read_attributes(operator: OpSchema, given: Mapping[str, object]) -> dict[str
             values[name] = attribute.default
     if operator.clip_zero_is_none and values.get("clip") == 0 and given.get("clip"):
         raise SpecError.of(
-            "clip", f"{given['clip']!r}; must not round to 0 in float32, in which files hold it"
+            "clip", f"{given['clip']!r}; must not round to 0 in float32, because files store float32"
         )
     if values.get("direction") == "foward":
         values["direction"] = "forward"
@@ -75,7 +75,7 @@ def _float(name: str, value: object) -> float:
     read = number(name, value)
     rounded = to_float32(read)
     if math.isinf(rounded) and not math.isinf(read):
-        raise SpecError.of(name, f"{value!r}; must be within float32, in which files hold it")
+        raise SpecError.of(name, f"{value!r}; must be in float32's range, because files store float32")
     return rounded
 
 

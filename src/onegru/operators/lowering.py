@@ -153,7 +153,7 @@ def read_clip(operator: OpSchema, clip: float | None) -> float | None:
     if clip is None or clip == np.inf or (clip == 0 and operator.clip_zero_is_none):
         return None
     if not clip > 0:
-        least = "at least 0, where 0 is none" if operator.clip_zero_is_none else "> 0"
+        least = "at least 0 (0: no clipping)" if operator.clip_zero_is_none else "> 0"
         raise SpecError.of("clip", f"{clip:g}; must be {least}")
     return clip
 
@@ -171,8 +171,8 @@ def read_activations(
         if [name.lower() for name in names[:2]] != [name.lower() for name in names[2:]]:
             raise SpecError.of(
                 "activations",
-                f"two pairs that differ, {', '.join(names)}; must be one pair: OpenVINO computes both "
-                "directions with the first",
+                f"two different pairs, {', '.join(names)}; must be one pair, because OpenVINO uses the "
+                "first pair for both directions",
             )
         names = names[:2]
     if len(names) != wanted:

@@ -192,4 +192,4 @@ def check_node_opset(opset: int, attributes: Iterable[str], dtype: str | None, l
     later[f"type {dtype}"] = operator.type_needs.get(dtype or "")
     for what, needed in later.items():
         if needed is not None:
-            raise SpecError.of("opset", f"{opset}; must be at least {needed}, as {label} has {what}")
+            raise SpecError.of("opset", f"{opset}; must be at least {needed}, because {label} has {what}")

@@ -75,7 +75,7 @@ def read_result(folder: Path, name: str) -> RunResult:
     sizes = [1 if size is None else size for _, size in counts]
     fits = sum(sizes) == len(arrays) and min(sizes, default=0) >= 0
     if not fits or not are_texts or status not in get_args(_Said):
-        raise ValueError("of another form")
+        raise ValueError("of an unexpected form")
     reason = printable(reason[:LONGEST_REASON])
     items = iter(array.astype(object) if array.dtype.kind == "U" else array for array in arrays)
     outputs = {name: next(items) if size is None else list(islice(items, size)) for name, size in counts}

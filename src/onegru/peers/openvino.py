@@ -103,7 +103,7 @@ def _probed_port(model: Any, probe: Probe) -> Any:
     """Return the output port of a probe's value."""
     found = [op for op in model.get_ops() if op.get_friendly_name() == probe.layer]
     if len(found) != 1:
-        raise ValueError(f"{len(found)} layers are called {probe.layer!r}; must be one")
+        raise ValueError(f"{len(found)} layers are called {probe.layer!r}; must be exactly one")
     if probe.side == "output":
         return found[0].output(probe.index)
     return found[0].input(probe.index).get_source_output()

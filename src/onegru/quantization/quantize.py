@@ -173,14 +173,14 @@ def _checked_modes(
 ) -> Sequence[str]:
     """Return the allowed modes of the GRUs."""
     if not isinstance(modes, Iterable | None):
-        raise SpecError.of("modes", f"{shown(modes)}; must be some of {', '.join(kept)}")
+        raise SpecError.of("modes", f"{shown(modes)}; must be one or more of {', '.join(kept)}")
     if modes is not None and not is_chosen:
         raise SpecError.of("modes", "has no effect without min_snr_db; remove it")
     found = kept if modes is None else [modes] if isinstance(modes, str) else list(modes)
     for item in found:
         choice("modes", item, kept)
     if is_written and not any(is_int8(MODES[item][0]) for item in found):
-        raise SpecError.of("modes", f"{shown(found)}; must contain W8A8 or W8A16, with target")
+        raise SpecError.of("modes", f"{shown(found)}; must contain W8A8 or W8A16 if target is given")
     return found
 
 
@@ -209,7 +209,8 @@ def _names_in_int8(report: Quantization[Any], min_snr_db: float | None) -> froze
     if not names:
         most = report.modes["W8A16"].snr
         raise SpecError.of(
-            "min_snr_db", f"{min_snr_db} dB; no GRU node keeps this in int8 (all in W8A16: {most:.1f} dB)"
+            "min_snr_db",
+            f"{min_snr_db} dB; no GRU node reaches this SNR in int8 (all nodes in W8A16: {most:.1f} dB)",
         )
     return names
 
@@ -228,9 +229,9 @@ class Measurement:
         why = why_inconclusive(*self._expected)
         floats = [array for outputs in self._expected for array in outputs.values() if _is_float(array)]
         if floats and not any(map(np.any, floats)):
-            why = why or "each output is zero"
+            why = why or "all outputs are zero"
         if why:
-            raise SpecError.of("samples", f"{why}, {INCONCLUSIVE}; must be realistic inputs (-i)")
+            raise SpecError.of("samples", f"{why}, {INCONCLUSIVE}; pass realistic inputs (-i)")
 
     def report(self, mode: str, min_snr_db: float | None, order: list[str]) -> Quantization[Any]:
         """Measure all modes, and create the result for one mode or for a lowest SNR."""

@@ -157,11 +157,11 @@ class Quantization(Generic[Quantizable]):
             ("in float32", float32),
             ("values compared", f"{self.compared:,}"),
         ]
-        return card("Quantization", facts, ("GRU", "kept in", *MODES, ""), grus)
+        return card("Quantization", facts, ("GRU", "stored as", *MODES, ""), grus)
 
     def __str__(self) -> str:
         """Return a table of each GRU, and of all GRUs."""
-        rows = [("", *MODES, "kept in"), *table_rows(self)]
+        rows = [("", *MODES, "stored as"), *table_rows(self)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         rows = [(row[0], *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]) for row in rows]
         words = compared_words(Comparison(compared=self.compared, steps=self.steps))
@@ -191,7 +191,7 @@ def int8_usage(
         kinds = {name: next(iter(kept.values())) for name, kept in given.items()}
         words = ", ".join(f'{name}="{kind}"' for name, kind in kinds.items())
         options = "".join(f" --{name.replace('_', '-')} {kind}" for name, kind in kinds.items())
-        options = f", or give{options} on the command line"
+        options = f", or add{options} on the command line"
     else:
         words = ", ".join(f"{name}={dict(kept)}" for name, kept in given.items())
     lines = ["all runtimes, including onegru, compute this file in float32 by default"]

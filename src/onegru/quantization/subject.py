@@ -91,7 +91,7 @@ def quantization_target(
     if isinstance(wanted, bool):
         return found
     if unknown := sorted(wanted - set(found.names)):
-        raise SpecError.of("nodes", f"{unknown[0]!r}; must be among {', '.join(map(repr, found.names))}")
+        raise SpecError.of("nodes", f"{unknown[0]!r}; must be one of {', '.join(map(repr, found.names))}")
     layers = {name: layer for name, layer in found.layers.items() if name in wanted}
     left = {name: "is not among nodes" for name in found.layers if name not in wanted}
     return replace(found, layers=layers, reasons={**found.reasons, **left})
@@ -234,7 +234,7 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
                     for arrays in seen
                 ]
     if nodes and not any(steps):
-        raise SpecError.of("samples", "no GRU takes a step on them; pass inputs with at least one step (-i)")
+        raise SpecError.of("samples", "no GRU runs a step; pass inputs with at least one step (-i)")
     return QuantizationTarget(
         source=model,
         names=names,

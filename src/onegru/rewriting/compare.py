@@ -95,7 +95,7 @@ def check_result(
     reports = [merged(items) for items in found.values()]
     check_input_dependent(target, reports)
     if steps and not any(steps.values()):
-        raise FormatError(f"{target}: not written: no GRU takes a step on these inputs, {_INCONCLUSIVE}")
+        raise FormatError(f"{target}: not written: no GRU runs a step on these inputs, {_INCONCLUSIVE}")
     notes += tuple(f"GRU {name} did not run on these inputs" for name, count in steps.items() if not count)
     most = max(steps.values(), default=None)
     return tuple(replace(report, steps=most) for report in reports if report.name in wanted), notes
@@ -107,8 +107,8 @@ def _check_interface(target: Path, source: Graph, made: Graph) -> None:
     for words, wanted, found in (
         ("inputs", inputs, [info.name for info in made.inputs]),
         ("outputs", outputs, [info.name for info in made.outputs]),
-        ("states that it keeps", kept_states(source) or "none", kept_states(made) or "none"),
-        ("first states", _first_states(source), _first_states(made)),
+        ("kept states", kept_states(source) or "none", kept_states(made) or "none"),
+        ("initial states", _first_states(source), _first_states(made)),
     ):
         if wanted != found:
             raise FormatError(

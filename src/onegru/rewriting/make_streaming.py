@@ -26,7 +26,7 @@ def make_streaming(
     opset: int | None = None,
     check: bool | Check = True,
 ) -> Rewriting:
-    """Make a model stream, so that it runs in chunks of any size.
+    """Convert a model for streaming, so that it runs in chunks of any size.
 
         onegru.make_streaming("model.onnx", "streaming.onnx")
         stream = onegru.load("streaming.onnx").stream()

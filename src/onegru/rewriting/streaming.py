@@ -55,7 +55,7 @@ def make_chunked(
             f"{file}: has no state to carry from one chunk to the next; it runs in chunks as it is"
         )
     if not made.states:
-        notes.append(f"its own states ({own.states}) are sufficient; the metadata name them now")
+        notes.append(f"its own states ({own.states}) are sufficient; the metadata now name them")
     if made.steps:
         notes.append(
             f"the source needs {count(made.steps, 'step')} in each run, although its time axis is dynamic"

@@ -202,27 +202,27 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
         ("has no kernels for bfloat16 in AUGRU's function", lambda facts: facts.dtype == "bfloat16"),
     ),
     ("onnxruntime", "miscomputes", _ONNX): (
-        ("takes 0 for an alpha of Affine that is not given", _has_no_alpha("affine")),
+        ("uses 0 as the default alpha of Affine", _has_no_alpha("affine")),
         (
-            "takes 0, not 1, for an alpha of ThresholdedRelu that is not given",
+            "uses 0 instead of 1 as the default alpha of ThresholdedRelu",
             _has_no_alpha("thresholdedrelu"),
         ),
         (
-            "gives 0, not x, where x equals ThresholdedRelu's alpha, which a clip of that size causes",
+            "returns 0 instead of x if x equals ThresholdedRelu's alpha, as for a clip at alpha",
             _clips_to_threshold,
         ),
-        ("overflows to infinity in Softplus where its input passes 88", _may_overflow_in_softplus),
+        ("overflows to infinity in Softplus if its input exceeds 88", _may_overflow_in_softplus),
     ),
     ("openvino", "refuses", _ONNX): (
         ("requires hidden_size", lambda facts: "hidden_size" not in facts.attributes),
-        ('does not know the direction "foward"', _spells_foward),
-        ("knows only the activations Relu, Sigmoid and Tanh", _has_other_activations_than_openvino),
+        ('does not support the direction "foward"', _spells_foward),
+        ("supports only the activations Relu, Sigmoid and Tanh", _has_other_activations_than_openvino),
         (
-            "ignores layout: X and initial_h contradict each other unless batch and time are both 1",
+            "ignores layout, so the shapes of X and initial_h conflict unless batch and time are both 1",
             _is_fixed_batch_first_with("initial_h"),
         ),
         (
-            "ignores layout: X and sequence_lens contradict each other unless batch and time are equal",
+            "ignores layout, so the shapes of X and sequence_lens conflict unless batch and time are equal",
             _is_fixed_batch_first_with("sequence_lens"),
         ),
     ),
@@ -234,26 +234,26 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
     ),
     ("openvino", "refuses", _AUGRU): (
         (
-            "has no operator AUGRU, and runs no functions of models, such as the one that defines it",
+            "has no operator AUGRU, and does not run model functions, such as the one that defines AUGRU",
             lambda facts: True,
         ),
     ),
     ("openvino", "refuses", ("AUGRUCell", "AUGRUSequence")): (
         (
-            "reads no AUGRU layer unless an extension is added, as onegru.openvino.extensions()",
+            "does not read AUGRU layers without an extension, such as onegru.openvino.extensions()",
             lambda facts: True,
         ),
     ),
     ("openvino", "miscomputes", _ONNX): (
         (
-            "ignores layout: reads X as [seq, batch, input], which is right only where both are 1",
+            "ignores layout and reads X as [seq, batch, input], which is correct only if both are 1",
             _is_batch_first,
         ),
         ("uses the forward direction's activations for both directions", _has_two_different_pairs),
     ),
     ("openvino", "miscomputes", ("GRU", "GRUSequence")): (
         (
-            "ignores lengths shorter than X where the weights are constants and X's shape is not fixed",
+            "ignores lengths shorter than X if the weights are constants and X's shape is dynamic",
             _has_lengths_for_one_primitive,
         ),
     ),
@@ -262,15 +262,18 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
     ),
     ("onnx", "refuses", _ONNX): (
         ("fails on the attribute output_sequence", lambda facts: "output_sequence" in facts.attributes),
-        ('does not know the direction "foward"', _spells_foward),
+        ('does not support the direction "foward"', _spells_foward),
     ),
     ("onnx", "refuses", _AUGRU): (
-        ("has only a forward Scan over first axes, for AUGRU's function", _is_backward_or_batch_first),
+        (
+            "supports only forward Scans over the first axis",
+            _is_backward_or_batch_first,
+        ),
     ),
     ("onnx", "miscomputes", _ONNX): (
         ("ignores activations: always uses Sigmoid and Tanh", _has_other_activations_than_default),
-        ("ignores clip, which matters where it is reached", lambda facts: "clip" in facts.attributes),
-        ("ignores sequence_lens where a length is shorter than X", _has_lengths),
+        ("ignores clip, which matters if a value exceeds it", lambda facts: "clip" in facts.attributes),
+        ("ignores sequence_lens if a length is shorter than X", _has_lengths),
     ),
 }
 

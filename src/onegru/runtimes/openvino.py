@@ -13,22 +13,22 @@ from onegru.core.errors import needs_extra
 def extensions() -> list[type[Any]]:
     """Return OpenVINO extensions for GRUCell, GRUSequence, AUGRUCell and AUGRUSequence.
 
-    With them it reads and runs IRs whose layers of these types have the version "extension", with onegru's
-    native kernels; OpenVINO's own `Core.read_model` reads no AUGRU layer.
+    OpenVINO then reads IRs with layers of these types and the version "extension", and runs these layers with
+    onegru's native kernels. Without an extension, `Core.read_model` does not read AUGRU layers.
 
         core = openvino.Core()
         for operator in onegru.openvino.extensions():
             core.add_extension(operator)
         compiled = core.compile_model("model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
-    Without the hint OpenVINO computes its own layers in bfloat16 where that is the processor's default: the
-    layers around these, and AUGRU layers that another extension adds as OpenVINO's own internal operators. A
-    file whose layers are of version "ie_internal_opset" can be read after replacing that by "extension".
+    Without the hint, OpenVINO computes its own layers in bfloat16 if that is the processor's default. This
+    includes AUGRU layers that another extension adds as OpenVINO's internal operators. To read a file with
+    layers of the version "ie_internal_opset", first replace this version by "extension".
 
-    Each class also makes nodes of a network: `AUGRUCell([X, H_t, W, R, B, A], hidden_size=64)`. Inputs,
-    outputs and attributes are those of the specifications, as in `onegru.gru_cell`, `onegru.gru_sequence`,
-    `onegru.augru_cell` and `onegru.augru_sequence`; batch and time may be open. A layer's weights are
-    prepared when it first runs, and again only when they change.
+    Each class also creates nodes of a model: `AUGRUCell([X, H_t, W, R, B, A], hidden_size=64)`. Inputs,
+    outputs and attributes are as in the specifications, see `onegru.gru_cell`, `onegru.gru_sequence`,
+    `onegru.augru_cell` and `onegru.augru_sequence`. The batch size and the number of steps can be dynamic. A
+    layer's weights are packed when it first runs, and again when they change.
 
     Returns:
         the four classes, subclasses of `openvino.Op`.
@@ -45,7 +45,7 @@ def extensions() -> list[type[Any]]:
 def errors() -> list[str]:
     """Return the errors of onegru's layers that OpenVINO dropped. The outputs of these layers are NaN.
 
-    If `infer` runs on one thread, OpenVINO loses all its errors. That is so with one CPU, and if
+    If `infer` runs on one thread, OpenVINO loses all its errors. This happens with one CPU, or if
     `INFERENCE_NUM_THREADS` is 1. Models from `onegru.load` lose no errors.
 
         compiled(inputs)

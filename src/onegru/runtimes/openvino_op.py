@@ -123,7 +123,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         name = self.get_friendly_name()
         if re.fullmatch(rf"{self.operator.name}_\d+", name) and self.get_input_size():
             # While a file is read, a node has no name yet, but its input has a name.
-            return f"{self.operator.name} node on {self.input_value(0).get_node().get_friendly_name()!r}: "
+            return f"{self.operator.name} node of {self.input_value(0).get_node().get_friendly_name()!r}: "
         return f"{self.operator.name} node {name!r}: "
 
     def _infer(self) -> None:

@@ -230,7 +230,7 @@ def _factory() -> Any:
     factory, problem = load_operator()
     if problem:
         warnings.warn(
-            f"GRU layers in OpenVINO run by way of Python, which takes several times as long: {problem}",
+            f"GRU layers in OpenVINO run through Python, which is several times slower: {problem}",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -244,11 +244,11 @@ def load_operator() -> tuple[Any, str]:
     library = folder / f"_openvino_gru_{release.replace('.', '_')}.so"
     if not library.exists():
         if not sys.platform.startswith("linux"):
-            return None, "onegru has an operator in C++ only on Linux"
+            return None, "the C++ operator exists only on Linux"
         others = sorted(p.stem.removeprefix("_openvino_gru_") for p in folder.glob("_openvino_gru_*.so"))
-        words = f"only for {', '.join(others).replace('_', '.')}" if others else "for no release"
-        remedy = "install onegru again to build an operator for it"
-        return None, f"onegru was built {words}, and OpenVINO is {release}; {remedy}"
+        words = f"only for {', '.join(others).replace('_', '.')}" if others else "without an OpenVINO release"
+        remedy = "install onegru again to build the C++ operator for this release"
+        return None, f"onegru was built {words}, but OpenVINO is {release}; {remedy}"
     try:
         # The operator is not linked to OpenVINO, whose symbols must be visible to the whole process.
         libraries = Path(openvino.__file__).parent / "libs"
@@ -398,7 +398,8 @@ def replace_all(model: Any, options: EngineOptions) -> int:
         location = f"{operator.name} layer {layer.node.get_friendly_name()!r}: "
         if (sizes_of(layer.node.get_input_partial_shape(0)) or (None,))[0] == 0:
             raise SpecError(
-                f"{location}a fixed batch of 0; must be open, or 1 or more: OpenVINO writes no states"
+                f"{location}fixed batch size 0; must be dynamic or at least 1, because OpenVINO writes no "
+                "states for an empty batch"
             )
         ready.append(prepare(layer, operator, attributes_of(layer.node, operator), options, location))
     for item in ready:

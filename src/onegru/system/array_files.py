@@ -76,7 +76,7 @@ def _header(file: IO[bytes], size: int) -> Header:
     with np.errstate(all="ignore"):
         shape, _, dtype = read(header)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects; must hold numbers or text")
+        raise ValueError("it contains Python objects; must contain numbers or text")
     if any(size < 0 for size in shape):
         raise ValueError(f"shape {list(shape)}; must not be negative")
     found = Header(dtype, shape)

@@ -43,7 +43,7 @@ def parse_json(text: bytes | str) -> Any:
         first = text[token.start()]
         depth += (first in "[{") - (first in "]}")
         if depth > _DEPTH:
-            raise ValueError(f"JSON nested over {_DEPTH} deep")
+            raise ValueError(f"JSON nested more than {_DEPTH} levels deep")
     return json.loads(text, object_pairs_hook=_unique)
 
 
@@ -53,7 +53,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         last = {name: index for index, (name, _) in enumerate(pairs)}
         twice = next(name for index, (name, _) in enumerate(pairs) if last[name] != index)
-        raise ValueError(f"JSON with {twice[:80]!r} twice in an object")
+        raise ValueError(f"JSON object with a duplicate key, {twice[:80]!r}")
     return found
 
 

@@ -260,7 +260,7 @@ def read_answer(folder: Path, name: str = "answer") -> tuple[dict[str, Any], lis
     except FileNotFoundError:
         raise
     except (OSError, MemoryError) as error:
-        raise ValueError(f"no answer that could be read ({error})") from error
+        raise ValueError(f"an unreadable answer ({error})") from error
 
 
 def _opened(path: str, flags: int) -> int:
@@ -285,7 +285,7 @@ def _parsed(file: BinaryIO) -> tuple[dict[str, Any], list[Array]]:
     length = int.from_bytes(file.read(8), "little")
     left = status.st_size - 8 - length
     if length > LARGEST_TEXT or left < 0:
-        raise ValueError("no answer that could be read")
+        raise ValueError("an unreadable answer")
     head = parse_json(file.read(length))
     types = head.pop("arrays", None) if isinstance(head, dict) else None
     if not isinstance(types, list):
@@ -299,7 +299,7 @@ def _parsed(file: BinaryIO) -> tuple[dict[str, Any], list[Array]]:
             break
         arrays.append(np.fromfile(file, np.uint8, size).view(dtype).reshape(shape))
     if left:
-        raise ValueError("an answer of another length than its arrays")
+        raise ValueError("an answer whose length does not match its arrays")
     return head, arrays
 
 

@@ -134,7 +134,7 @@ def _why_not_packed(module: GRU | GRUCell) -> str:
     parameters = {id(parameter) for parameter in module.parameters()}
     weights = (tensor for number in range(len(module.specs())) for tensor in module.weights_of(number))
     if any(tensor is not None and id(tensor) not in parameters for tensor in weights):
-        return "some of its weights are no parameters: the program may compute them before each call"
+        return "some of its weights are not parameters: the program may compute them before each call"
     if any(p.device.type != "cpu" or p.dtype not in _PACKED for p in module.parameters()):
         return "its parameters are not float32 or float64, or not on the CPU"
     return ""

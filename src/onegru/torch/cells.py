@@ -137,7 +137,7 @@ def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | N
     if weight.dtype != X.dtype:
         raise SpecError.of("input", f"{X.dtype}; must be {type_of(weight)}")
     if h is not None and cast(h, weight).dtype != X.dtype:
-        raise SpecError.of("hx", f"{h.dtype}; must be {X.dtype}, as the input")
+        raise SpecError.of("hx", f"{h.dtype}; must be {X.dtype}, like the input")
     state = None if h is None else checked_state(cast(h, weight)[None], X, (1, X.shape[1], cell.hidden_size))
     scores = None if attention is None else checked_attention(cast(attention.reshape(1, -1), weight), X)
     _, Y_h = cell.run_layer(0, cell.form, (X, state, scores, None, None, *weights))

@@ -58,7 +58,7 @@ class Freezable(nn.Module):
         for name, tensor in self.named_parameters():
             like = fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
             if (like.dtype, like.device) != before[name]:
-                raise _refusal("in the type and on the device of its packed weights")
+                raise _refusal("so its type and device cannot change")
         return self
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
@@ -87,7 +87,7 @@ def packed_layers(module: Any) -> list[Layer]:
     return found
 
 
-_REMEDY = "onegru.torch.restore(model) makes it one that trains"
+_REMEDY = "onegru.torch.restore(model) makes it trainable again"
 
 
 def _refusal(why: str, remedy: str = _REMEDY) -> SpecError:
@@ -107,18 +107,18 @@ def _run(
     """Run one packed layer, or all."""
     given = [tensor for tensor in (X, initial_h, attention) if tensor is not None]
     if is_transforming():
-        raise _refusal("and torch.func transforms this call")
+        raise _refusal("and torch.func cannot transform this call")
     if torch.jit.is_tracing() or is_dual() or is_intercepted(*given, lengths):
-        raise _refusal("and this call is recorded, which would store its values as constants")
+        raise _refusal("and a traced call would store its values as constants")
     if [*map(id, module.parameters())] != [*map(id, module.frozen_parameters)]:
-        raise _refusal("and this call passes other parameters")
+        raise _refusal("and this call replaces its parameters")
     tensors = (*given, *module.parameters())
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise _refusal("and this call needs gradients", f"call it under torch.no_grad(), or {_REMEDY}")
     if resets is not None:
-        raise _refusal("which does not support resets")
+        raise _refusal("and does not support resets")
     if any(tensor.device.type != "cpu" for tensor in given):
-        raise _refusal("for the CPU only")
+        raise _refusal("and runs only on the CPU")
     state, steps, scores = (array_if_given("input", item) for item in (initial_h, lengths, attention))
     x = array_of("input", X)
     options: dict[str, Any] = {} if scores is None else {"attention": scores}

@@ -115,7 +115,7 @@ def _check(X: Tensor, weights: Sequence[Tensor | None], num_directions: int) -> 
         raise SpecError.of("weights", "one direction has biases; must be both or neither")
     types = {weight.dtype for weight in weights if weight is not None} | {X.dtype}
     if len(types) > 1:
-        raise SpecError.of("weights", f"of {', '.join(sorted(map(str, types)))} with X; must be of one type")
+        raise SpecError.of("weights", f"{', '.join(sorted(map(str, types)))} with X; must have one type")
 
 
 def must_be_tensors(**given: object) -> None:

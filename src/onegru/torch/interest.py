@@ -103,7 +103,7 @@ def why_not_replaced(module: nn.Module) -> str:
     """Return the reason why a `DynamicGRU` is not replaced; "" if a trial run gives the same values."""
     cell = getattr(module, "rnn", None)
     if type(cell).__module__ != _PACKAGE or type(cell).__name__ not in _CELLS:
-        return "its cell is not known"
+        return "its cell is unknown"
     assert isinstance(cell, nn.Module)
     if hasattr(cell, "parametrizations"):
         return "its parameters are computed from others"
@@ -119,7 +119,7 @@ def why_not_replaced(module: nn.Module) -> str:
             theirs = type(module).forward(module, *given).data
             ours = InterestGRU.forward(_Tried(module), *given).data
     except Exception:  # another version, which has other arguments
-        return "it cannot be tried"
+        return "the trial run failed"
     item = compare_scaled(theirs.numpy(), ours.numpy(), _MOST_APART[theirs.dtype])
     return "" if item.agrees else "the trial run returned other values"
 

@@ -138,7 +138,7 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         if is_one and hx is not None:
             wanted = [self.num_layers * self._form.num_directions, self.hidden_size]
             if hx.dim() != 2:
-                raise SpecError.of("hx", f"shape {list(hx.shape)}; must be {wanted}, as the input is one row")
+                raise SpecError.of("hx", f"shape {list(hx.shape)}; must be {wanted}, like the input")
             hx = hx.unsqueeze(1)
         Y, Y_h = self._layers(X, hx, lengths, resets)
         if is_one:
@@ -318,8 +318,8 @@ class TorchGRU(GRU, nn.GRU):
 class AUGRU(GRU):
     """A GRU with attention scores that scale its update gate, as in interest evolution networks.
 
-        z = (1 - a)·z              "openvino": a score of 0 leaves the gate, 1 forgets the state
-        z = 1 - a·(1 - z)          "dien": a score of 1 leaves the gate, 0 keeps the state
+        z = (1 - a)·z              "openvino": a score of 0 has no effect, 1 forgets the state
+        z = 1 - a·(1 - z)          "dien": a score of 1 has no effect, 0 keeps the state
 
     An AUGRU has one forward layer. Other options are as in `GRU`. linear_before_reset is False by default, as
     in the definition of AUGRU. Sources: OpenVINO's AUGRUSequence, which agrees with the first TensorFlow

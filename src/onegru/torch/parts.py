@@ -23,7 +23,7 @@ def cast(tensor: Any, like: Tensor) -> Any:
 
 def type_of(parameter: Tensor) -> str:
     """Return a parameter's type as text, and the remedy."""
-    return f"{parameter.dtype}, as the parameters are: convert it, or the module by `module.to(dtype)`"
+    return f"{parameter.dtype}, like the parameters: convert it, or the module by `module.to(dtype)`"
 
 
 def promoted(X: Tensor, hx: Tensor | None) -> torch.dtype:

@@ -53,9 +53,9 @@ def compare_with(
     ours = _model_calls(model)
     layers = _compare_layers(ours, theirs, calls, notes)
     if len(theirs) > len(ours) > 0:
-        notes[-1] += f"; say with nodes (--node NAME) with which, of {', '.join(map(repr, names))}"
+        notes[-1] += f"; select GRUs with nodes (--node NAME): {', '.join(map(repr, names))}"
     if not outputs and not layers:
-        raise SpecError(f"{path}: nothing in it can be compared with {model.path}: {'; '.join(notes)}")
+        raise SpecError(f"{path}: it has no part that can be compared with {model.path}: {'; '.join(notes)}")
     first = next((index for index, item in enumerate(layers) if not item.agrees), None)
     same_outputs = all(item.agrees for item in outputs)
     if not same_outputs and first is None:
@@ -106,7 +106,7 @@ def _compare_layers(
         if index < len(calls) and not apart:
             direct = trace_pair(node, name, *calls[index])
             if direct is None:
-                notes.append(f"{node} has other inputs than in the reference: something before it differs")
+                notes.append(f"{node} has other inputs than in the reference: an operator before it differs")
                 apart = True
             elif result.agrees:
                 result = direct

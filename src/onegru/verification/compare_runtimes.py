@@ -132,8 +132,8 @@ class Tolerances:
             return ""
         usual = max(item.tolerance for item in items)
         return (
-            f"differs by no more than rounding allows: up to {usual:.3g} from one runtime to another; "
-            f"the tolerance is {self._given:.3g}"
+            f"differs only by rounding, which can be up to {usual:.3g} between runtimes; the tolerance is "
+            f"{self._given:.3g}"
         )
 
 

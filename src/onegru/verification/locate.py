@@ -97,9 +97,7 @@ def find_fault(
 
 def _words_without_nodes(model: Model) -> str:
     if hint := fusing_hint(model.graph.file or model.path):
-        return (
-            f"it has no GRU node, and its other nodes are not looked into; {hint}, which verify then checks"
-        )
+        return f"it has no GRU node, and its other nodes are not examined; {hint}, which verify then checks"
     return "it has no GRU node, so the difference arises outside GRUs"
 
 

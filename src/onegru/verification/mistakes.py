@@ -106,8 +106,8 @@ SINGLE_MISTAKES: tuple[Mistake, ...] = (
     Mistake("clip were ignored", _changed("clip", lambda _: None), is_common=True),
     Mistake("sequence_lens were ignored", _without("sequence_lens"), is_common=True),
     Mistake("initial_h were ignored", _without("initial_h"), is_common=True),
-    Mistake("layout were ignored: 0 in place of 1", _layout(0), is_common=True),
-    Mistake("layout were 1 in place of 0", _layout(1)),
+    Mistake("layout were ignored: 0 instead of 1", _layout(0), is_common=True),
+    Mistake("layout were 1 instead of 0", _layout(1)),
     Mistake("time and batch were swapped", _time_first),
     Mistake("attention were ignored", _without("A")),
     Mistake(

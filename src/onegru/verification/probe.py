@@ -31,7 +31,7 @@ from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, AUGRU_OPSET, OLDEST_OPSE
 
 #: Larger external data, in bytes, are not embedded, because protobuf messages are below 2 GiB.
 _LARGE = 2**31 - 2**24
-_TOO_LARGE = "too large to be handed to other runtimes"
+_TOO_LARGE = "too large for other runtimes"
 
 
 @functools.cache

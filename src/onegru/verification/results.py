@@ -86,8 +86,8 @@ class Verification(CardReport):
         absent: the runtimes that are not installed.
         against: the comparison with a reference; None without a reference.
         steps: how many steps the longest row of a GRU node took; None for a model without GRU nodes.
-        input_dependent: how many numbers of the outputs change with other random inputs. A check of the other
-            numbers verifies little. None for given inputs.
+        input_dependent: the number of output values that change with other random inputs. A check of the
+            other values verifies little. None for given inputs.
     """
 
     model: str

@@ -110,9 +110,7 @@ def verify(
     )
     found = replace(found, against=compared)
     if found.agrees and found.steps == 0:
-        raise FormatError(
-            f"{model.path}: no GRU takes a step, {INCONCLUSIVE}; pass other inputs (inputs, -i)"
-        )
+        raise FormatError(f"{model.path}: no GRU runs a step, {INCONCLUSIVE}; pass other inputs (inputs, -i)")
     return replace(found, input_dependent=must_move(model, inputs, drawn, seed))
 
 

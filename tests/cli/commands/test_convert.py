@@ -152,7 +152,7 @@ def test_what_is_printed(convert: Cli) -> None:
     wrote, known = convert("a.onnx", "with.xml", "--lengths").out.splitlines()[-2:]
     assert wrote == "wrote with.xml"
     assert known.startswith(f"openvino {MEASURED['openvino']} miscomputes it: ignores lengths shorter than X")
-    assert known.endswith("; --no-lengths leaves them out")
+    assert known.endswith("; add --no-lengths")
     assert convert("a.onnx", "without.xml", "--no-lengths").out.endswith("wrote without.xml\n")
     assert onegru.verify("without.xml", runtimes=["openvino"]).agrees
     fixed = convert("a.onnx", "fixed.xml", "--lengths", "--batch-size", 2, "--seq-length", 3)
@@ -310,8 +310,7 @@ def test_what_lies_between_counts(convert: Cli) -> None:
             constants = {"backwards": np.array([3, 2, 1, 0])}
         two_grus(nodes, constants)
         convert("model.onnx", f"{number}.safetensors").refused(
-            "model.onnx: its GRUs are not a chain; say with nodes (--node NAME) which to take, of "
-            "'below', 'above'"
+            "model.onnx: its GRUs are not a chain; select GRUs with nodes (--node NAME): 'below', 'above'"
         )
         assert not Path(f"{number}.safetensors").exists()
 
@@ -355,9 +354,7 @@ def test_a_model_that_does_more(convert: Cli, case: tuple[list[onnx.NodeProto], 
     nodes, reason = case
     constants = {**weights(), "h": np.full((1, 2, 3), 0.5, np.float32)}
     save_model(Path(), model(graph(nodes, [value("X", shape=[4, 2, I])], ["Y", "Y_h"], constants)))
-    convert("model.onnx", "m.xml").refused(
-        f"model.onnx: {reason}; say with nodes (--node NAME) which to take"
-    )
+    convert("model.onnx", "m.xml").refused(f"model.onnx: {reason}; select GRUs with nodes (--node NAME)")
     result = convert("model.onnx", "m.xml", "--node", "g")
     assert result.code == 0, result.err
     says = "the initial state of 'g' is ignored, because a layer has none" in " ".join(result.err.split())
@@ -518,7 +515,7 @@ def test_what_a_layer_would_lose_is_refused(convert: Cli, name: str) -> None:
         more = {"n": np.array([1, 2, 3], np.int32)}
     save_model(Path(), model(graph(nodes, inputs, ["Y"], {**constants, **more})))
     result = convert("model.onnx", "m.xml")
-    assert result.code == 2 and "say with nodes (--node NAME)" in result.err
+    assert result.code == 2 and "select GRUs with nodes (--node NAME)" in result.err
     assert not Path("m.xml").exists()
 
 
@@ -548,7 +545,7 @@ def test_other_content_of_a_checkpoint_is_named(cli: Cli, suffix: str) -> None:
     others = {"lstm.weight_ih_l0", "lstm.weight_hh_l0", "out.weight"}
     for arguments in (["inspect", source], ["convert", source, "rnn.onnx", "--overwrite"]):
         said = cli(*arguments)
-        line = next(line for line in said.out.splitlines() if line.startswith("not part of a GRU here: "))
+        line = next(line for line in said.out.splitlines() if line.startswith("not part of a GRU: "))
         assert set(line.partition(": ")[2].split(", ")) == others
         assert set(cli(*arguments, "--json").document()["left_out"]) == others
     assert cli("inspect", "rnn.onnx").code == 0
@@ -564,13 +561,13 @@ def test_other_content_of_a_keras_model_is_named(cli: Cli) -> None:
     write_h5(
         Path("m.h5"), keras_model(entry("in", "InputLayer"), gru, entry("out", "Dense")), tensors, "3.9.0"
     )
-    cli("convert", "m.h5", "m.onnx").refused("'out' is a Dense; say with nodes (--node NAME)")
+    cli("convert", "m.h5", "m.onnx").refused("'out' is a Dense; select GRUs with nodes (--node NAME)")
     assert not Path("m.onnx").exists()
-    assert "not part of a GRU here: out\n" in cli("convert", "m.h5", "m.onnx", "--node", "rnn").out
+    assert "not part of a GRU: out\n" in cli("convert", "m.h5", "m.onnx", "--node", "rnn").out
     asked = cli("convert", "m.h5", "m.onnx", "--node", "rnn", "--overwrite", "--json").document()
     assert asked["written"] and asked["left_out"] == ["out"]
     said = cli("inspect", "m.h5").out
-    assert "not part of a GRU here: out\n" in said
+    assert "not part of a GRU: out\n" in said
     assert "model.export('x.onnx', format='onnx') in Keras" in said and "`onegru fuse`" in said
     write_h5(Path("m.h5"), keras_model(entry("in", "InputLayer"), gru), tensors, "3.9.0")
     result = cli("convert", "m.h5", "m.onnx", "--overwrite")

@@ -38,7 +38,7 @@ def test_the_last_line_runs_the_file_in_int8(command: list[str], cli: Cli, tmp_p
     assert result.code == 0, result.err
     *_, notice, last = result.out.splitlines()
     assert 'session.disable_quant_qdq = "1"' in notice
-    code, _, option = last.removeprefix("to run it in int8: ").partition(", or give ")
+    code, _, option = last.removeprefix("to run it in int8: ").partition(", or add ")
     loaded = eval(code, {"onegru": onegru})
     assert [node.layer.weight_storage for node in loaded.gru_nodes] == ["int8"]
     assert option == "--weight-storage int8 on the command line"

@@ -98,8 +98,8 @@ def test_a_ratio_of_signal_to_noise(source: Path, tmp_path: Path) -> None:
     lines = [line.split() for line in result.output.split("\n")]
     assert ["GRU", "W8A8", "W8A16", "W16A16", "bfloat16", "float16", "float32", "kept", "in"] in lines
     assert any(words[:2] == ["gru", "[1]"] and words[-1] in ("W8A8", "W8A16") for words in lines)
-    assert "on the inputs given" in result.output
-    call = result.output[result.output.index("onegru.load(") :].partition(", or give ")[0].strip()
+    assert "on the given inputs" in result.output
+    call = result.output[result.output.index("onegru.load(") :].partition(", or add ")[0].strip()
     kept = eval(call.replace(f"onegru.load('{target}', ", "dict("))
     expected = onegru.load(source).run({"X": X})["Y"].astype(np.float64)
     noise = expected - onegru.load(target, **kept).run({"X": X})["Y"]
@@ -136,8 +136,8 @@ def test_samples(source: Path, tmp_path: Path) -> None:
         (["--samples", "a", "-i", "b"], "--samples: has no effect with --input; remove one of them"),
         (["--samples", "a", "--column", "X"], "--column: 'X'; must be NAME=COLUMN"),
         (["--samples", "a", "--axes", "X"], "--axes: 'X'; must be NAME=AXIS,..."),
-        (["--min-snr", 150], "min_snr_db: 150.0 dB; no GRU node keeps this in int8"),
-        (["--node", "none"], "nodes: 'none'; must be among 'gru [1]'"),
+        (["--min-snr", 150], "min_snr_db: 150.0 dB; no GRU node reaches this SNR in int8"),
+        (["--node", "none"], "nodes: 'none'; must be one of 'gru [1]'"),
         (["-i", "x.npy", "--dim", "T=3"], "--dim: has no effect here; it applies to random inputs"),
     ],
 )
@@ -189,7 +189,7 @@ def test_quantize_and_streaming(tmp_path: Path) -> None:
         tmp_path, model(graph([gru("X", ["Y"], initial_h="h")], [value("X"), value("h")], ["Y"], weights()))
     )
     result = run("quantize", other, again, "--overwrite", "-i", f"X={x}")
-    assert str(result.exception) == "input 'h': missing; give it with -i h=FILE"
+    assert str(result.exception) == "input 'h': missing; pass it with -i h=FILE"
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_bad_arguments(trace: Cli) -> None:
         (["--row", 2], "--row: 2; must be in 0…1"),
         (["--row", 2, "-o", "a.npz"], "--row: 2; must be in 0…1"),
         (["--direction", "up", "-o", "a.npz"], "--direction: 'up'; must be 'forward'"),
-        (["--against", name], "gru.onnx: not a file of gates"),
+        (["--against", name], "gru.onnx: not a file of gate values"),
         (["--against", "none.npz"], "none.npz: No such file"),
     ):
         trace(name, *DIMS, *arguments).refused(message)
@@ -100,7 +100,7 @@ def test_no_rows(trace: Cli) -> None:
     empty = ("--random", 0, "--dim", "seq=3", "--dim", "batch=0")
     code, out, err = trace(name, *empty, "-o", "a.npz")
     assert (code, err) == (0, "") and "0 rows" in out and "nan" not in out
-    trace(name, *empty, "-o", "a.html").refused("onegru: batch: empty; must have rows")
+    trace(name, *empty, "-o", "a.html").refused("onegru: batch: empty; must have at least one row")
 
 
 def test_random_states_are_within_one(trace: Cli) -> None:

@@ -211,7 +211,7 @@ BAD_DOCUMENTS: dict[str, tuple[Callable[[Document], object], str]] = {
     "another size": (in_layer("hidden_size", 7), "layer 1: W: float32"),
     "input size": (in_layer("input_size", 3), "layer 1: W: float32"),
     "number for flag": (in_layer("attention", 0), 'attention: 0; must be true, false or "dien"'),
-    "attention in a stack": (in_layer("attention", True), "takes attention scores"),
+    "attention in a stack": (in_layer("attention", True), "has attention"),
     "dtype": (in_layer("dtype", "int8"), "dtype: 'int8'; must be one of"),
     "another dtype": (in_layer("dtype", "float64"), "must be float64"),
     "direction": (in_layer("direction", "sideways"), "direction: 'sideways'; must be one of"),

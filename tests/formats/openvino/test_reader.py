@@ -240,7 +240,7 @@ def test_conversions_that_cannot_hold_a_number(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, np.array([-2, 2, 0], np.int32))
     for value in (np.nan, np.inf, 2.0**31):
         with pytest.raises(
-            onegru.SpecError, match="Convert layer 'to': a number is not finite, or beyond int32"
+            onegru.SpecError, match="Convert layer 'to': contains a value that is not finite in int32"
         ):
             model.run({"x": np.array([value], np.float32)})
 

@@ -177,7 +177,7 @@ def test_a_gru_that_starts_over_is_warned_of(tmp_path: Path) -> None:
     sink = ops.assign(ops.relu(above.output(1)), h)
     model = openvino.Model([ops.result(above.output(0))], [sink], [x], "test")
     path = write(tmp_path / "model.xml", model)
-    with pytest.warns(onegru.SpecWarning, match="chunks may change the results, as GRUSequence node"):
+    with pytest.warns(onegru.SpecWarning, match="chunks may change the results, because GRUSequence node"):
         onegru.load(path).stream()
     assert "starts from its initial state in each run" in onegru.inspect(path).streaming
 
@@ -191,7 +191,7 @@ def test_what_commands_make_of_it(tmp_path: Path) -> None:
     (layer,) = onegru.load_layers(path).values()
     assert isinstance(layer, onegru.GRU)
     assert (layer.spec.input_size, layer.spec.hidden_size) == (I, H)
-    with pytest.raises(SpecError, match=r"keeps its states \(hhn → hhn\) as it is, and stream\(\)"):
+    with pytest.raises(SpecError, match=r"already keeps its states \(hhn → hhn\); use stream\(\)"):
         onegru.make_streaming(path, tmp_path / "out.xml")
     with pytest.raises(SpecError, match=r"'x': missing"):
         onegru.load(path).run({})
@@ -257,7 +257,7 @@ def test_a_file_without_its_states_is_not_written(tmp_path: Path, monkeypatch: p
     """What is compared is read from what would be written, so that a lost state is seen."""
     path, target = decomposed(tmp_path), tmp_path / "target.xml"
     monkeypatch.setattr("onegru.formats.openvino.document.hide_states", lambda root, weights: weights)
-    with pytest.raises(onegru.FormatError, match="its states that it keeps would be none; must be hhn → hhn"):
+    with pytest.raises(onegru.FormatError, match="its kept states would be none; must be hhn → hhn"):
         onegru.fuse(path, target)
     assert not target.exists()
     onegru.fuse(path, target, check=False)  # as a file of an earlier version
@@ -273,8 +273,8 @@ def test_a_file_without_its_states_is_not_written(tmp_path: Path, monkeypatch: p
         (lambda t: t.replace('type="ReadValue"', 'type="Relu"'), "Assign layer .*: no ReadValue layer of its"),
         (lambda t: t.replace('type="Squeeze" version="opset1">', 'type="ReadValue" version="opset6"><data variable_id="hhn"/>'), "ReadValue layer .*: second layer of variable 'hhn'"),
         (lambda t: t.replace('"hhn"', '"x"'), "ReadValue layer .*: variable_id 'x' is also the name of another input or output"),
-        (lambda t: t.replace('variable_shape="1,1,5"', 'variable_shape="?,1,5"'), r"ReadValue layer .*: its variable_shape, \[\?, 1, 5\], is open, and it has"),
-        (lambda t: t.replace('variable_shape="1,1,5"', 'variable_shape="..."'), "ReadValue layer .*: the type or rank of its variable is open"),
+        (lambda t: t.replace('variable_shape="1,1,5"', 'variable_shape="?,1,5"'), r"ReadValue layer .*: its variable_shape, \[\?, 1, 5\], is dynamic, and it has"),
+        (lambda t: t.replace('variable_shape="1,1,5"', 'variable_shape="..."'), "ReadValue layer .*: the type or rank of its variable is dynamic"),
         (lambda t: t.replace('variable_type="f32"', 'variable_type="f4"'), "variable_type 'f4'; must be one of"),
         (lambda t: t.replace('variable_id="hhn" variable', "variable"), "ReadValue layer .*: its <data> has no 'variable_id'"),
         (lambda t: t.replace('type="ReadValue" version="opset6"', 'type="ReadValue" version="opset99"'), "version 'opset99'; must be opset3 or opset6"),
@@ -297,6 +297,6 @@ def test_first_values_that_are_refused(tmp_path: Path) -> None:
     place = numbers.index(draw(1, 1, H).tobytes())
     numbers[place : place + 4] = np.float32(np.nan).tobytes()
     path.with_suffix(".bin").write_bytes(numbers)
-    refuse(path, "ReadValue layer .*: its first value is not finite in float64")
+    refuse(path, "ReadValue layer .*: its initial value is not finite in float64")
     path.with_suffix(".bin").unlink()
     refuse(path, r"Const layer .*: 'three.bin' cannot be read")

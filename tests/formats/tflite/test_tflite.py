@@ -197,9 +197,9 @@ def slices_after_begin_late(places: Places) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (starts_at_one, "operators not read: WHILE"),
-        (one_counter_starts_late, "operators not read: WHILE"),
-        (counts_by_two, "operators not read: WHILE"),
+        (starts_at_one, "unsupported operators: WHILE"),
+        (one_counter_starts_late, "unsupported operators: WHILE"),
+        (counts_by_two, "unsupported operators: WHILE"),
         (ends_early, "only its cell was replaced"),
         (slices_after_begin_late, "only its cell was replaced"),
     ],

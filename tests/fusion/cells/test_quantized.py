@@ -52,7 +52,7 @@ def quantized(tmp_path: Path, net: Net, form: str) -> onnx.ModelProto:
 def test_quantized_products_are_named(tmp_path: Path, form: str) -> None:
     path = tmp_path / "quantized.onnx"
     onnx.save(quantized(tmp_path, one_step(Step(I, H, after=True)), form), path)
-    words = rf"products are quantized \({KINDS[form]}\); fuse the model before you quantize it"
+    words = rf"matmuls are quantized \({KINDS[form]}\); fuse the model before you quantize it"
     with pytest.raises(onegru.FormatError, match=words):
         onegru.fuse(path, tmp_path / "fused.onnx")
 

@@ -84,14 +84,14 @@ def test_what_is_broken_is_refused(what: str, tmp_path: Path) -> None:
     with np.load(path) as loaded:
         arrays = {**dict(loaded), **BROKEN[what]}
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
-    with pytest.raises(onegru.FormatError, match=r"gates\.npz: not a file of gates; ") as caught:
+    with pytest.raises(onegru.FormatError, match=r"gates\.npz: not a file of gate values; ") as caught:
         onegru.reports.GateTrace.load(path)
     assert "\n" not in str(caught.value)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("text")
-    with pytest.raises(onegru.FormatError, match="not a file of gates, or truncated"):
+    with pytest.raises(onegru.FormatError, match="not a file of gate values, or truncated"):
         onegru.reports.GateTrace.load(tmp_path / "text.npz")
     with pytest.raises(FileNotFoundError):
         onegru.reports.GateTrace.load(tmp_path / "none.npz")

@@ -85,7 +85,7 @@ def test_differences_are_those_of_steps_that_both_have() -> None:
     assert largest_differences(trace_of(a), 1, trace_of(b)) == ({"z": 0.0, "r": 0.0, "n": 0.5, "h": 0.5},)
     for other, message in (
         (trace_of(np.zeros((2, 1, 4))), "against: hidden size 4; must be 3"),
-        (trace_of(np.zeros((2, 0, 3))), "against: it has 0 rows; must have row 1, or one row"),
+        (trace_of(np.zeros((2, 0, 3))), "against: has 0 rows; must have 1 row, or at least 2"),
     ):
         with pytest.raises(onegru.SpecError, match=message):
             largest_differences(trace_of(a), 1, other)

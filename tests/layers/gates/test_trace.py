@@ -261,7 +261,7 @@ def test_nothing_to_see(shape: tuple[int, ...]) -> None:
     if shape[1]:
         assert "an empty sequence" in trace.to_html()
     else:
-        with pytest.raises(onegru.SpecError, match=r"^batch: empty; must have rows"):
+        with pytest.raises(onegru.SpecError, match=r"^batch: empty; must have at least one row"):
             trace.to_html()
 
 

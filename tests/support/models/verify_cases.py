@@ -91,7 +91,7 @@ PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ("reset before", {}, "linear_before_reset were 0"),
     ("reset after", {"linear_before_reset": 0}, "linear_before_reset were 1"),
     ("no clip", {"clip": 0.25}, "clip were ignored"),
-    ("no layout", {"layout": 1}, "layout were ignored: 0 in place of 1"),
+    ("no layout", {"layout": 1}, "layout were ignored: 0 instead of 1"),
     ("no activations", {"activations": ["Relu", "Softsign"]}, "activations were ignored: Sigmoid and Tanh"),
     (
         "no alpha",

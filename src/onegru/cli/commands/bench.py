@@ -212,6 +212,6 @@ def _show_timings(
             subject = f"{name}'s time{' with' * bool(way)}{way}"
             say(console, f"{subject} is {item.median / first:.2f} times onegru's")
     if cpu_share < _BUSY:
-        words = f"this process had its CPU only {cpu_share:.0%} of the time, so the times are too long"
+        words = f"this process had the CPU for only {cpu_share:.0%} of the time, so the times are too long"
         say(console, f"[yellow]{words}[/]; repeat it on an idle machine")
-    say(console, f"each may use {count(threads, 'thread')}")
+    say(console, f"each runtime can use {count(threads, 'thread')}")

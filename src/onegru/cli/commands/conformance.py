@@ -143,7 +143,7 @@ def run_command(
     counts = [sum(kind_of_case(case) in item.kinds for case in chosen) for item in runners]
     if not any(counts):
         names = ", ".join(dict.fromkeys(item.runtime.name for item in runners))
-        raise SpecError.of("--runtime", f"{names}; must be one that takes any of the chosen cases")
+        raise SpecError.of("--runtime", f"{names}; must support one of the chosen cases")
     with ProgressBar(f"running {count(len(chosen), 'case')}") as watch:
         results = [
             run_cases(

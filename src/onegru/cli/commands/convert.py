@@ -31,7 +31,7 @@ from onegru.models.layer_files.load import left_out
 from onegru.models.layer_files.select import read_source
 from onegru.runtimes.known_issues import Verdict
 
-_layers = partial(option, group="Of an ONNX or OpenVINO target")
+_layers = partial(option, group="Options of an ONNX or OpenVINO target")
 
 LayerSource = Annotated[
     Path, argument("SOURCE", "Model (.onnx, .xml) or checkpoint (.safetensors, .pt, .keras, .tflite).")
@@ -136,7 +136,7 @@ def _show_others(console: Console, others: Sequence[str], verdicts: Sequence[Ver
         say(console, left_out_words(others))
     for verdict in verdicts:
         who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
-        remedy = "; --no-lengths leaves them out" if verdict.reason.startswith("ignores lengths") else ""
+        remedy = "; add --no-lengths" if verdict.reason.startswith("ignores lengths") else ""
         say(console, f"[yellow]{who}[/]: {safe(verdict.reason)}{remedy}")
 
 

@@ -82,7 +82,7 @@ def quantize_command(
     words = "random inputs, which are not representative; pass your inputs with -i or --samples"
     if inputs:
         values, _ = gather_inputs(load(file), inputs, None, dims or [], default_dim, draws=False)
-        given, words = [values], "the inputs given"
+        given, words = [values], "the given inputs"
     elif samples:
         given = _read(file, samples, columns, axes, rows)
         words = f"the first {count(len(given), 'row')} of {', '.join(samples)}"

@@ -32,8 +32,8 @@ Results = Annotated[
     Texts,
     option(
         "--output, --result NAME[=COLUMN]",
-        "An output to write, and what to call its column. By default all of a model; of layers Y_h, the last "
-        "state. Layers also have Y, all states, and states, the last ones of all layers.",
+        "Output to write, and the name of its column. Default: all outputs of a model, or Y_h (the last "
+        "state) of layers. Layers also have Y (all states) and states (the last state of each layer).",
     ),
 ]
 Keep = Annotated[str, option("--keep COLUMN,...", "Columns to copy to the results, such as id,day.")]
@@ -45,8 +45,8 @@ OnError = Annotated[
     str,
     option(
         "--on-error raise or skip or null",
-        "What to do with rows that are null, empty, of another width, or hold a NaN: an error, no row, or a "
-        "row without outputs.",
+        "Action for invalid rows (null, empty, of the wrong width, or with a NaN): raise an error, skip "
+        "the row, or write null outputs.",
     ),
 ]
 Memory = Annotated[str, option("--memory SIZE", "Memory limit, such as 500MB.")]
@@ -54,11 +54,10 @@ Pad = Annotated[
     bool,
     option(
         "--pad",
-        "Let rows of different lengths share a batch of a whole model, which must ignore what comes after a "
-        "row's end. Layers always do.",
+        "Pad rows of different lengths to one batch. The model must ignore padding. Layers always pad.",
     ),
 ]
-Batch = Annotated[Number, option("--batch STEPS", "Steps of a batch, including padding.", min=1)]
+Batch = Annotated[Number, option("--batch STEPS", "Maximum steps in a batch, including padding.", min=1)]
 ScoreThreads = Annotated[
     Number, option("--threads N", "Number of compute threads. Default: all cores.", min=1)
 ]
@@ -66,8 +65,8 @@ Ray = Annotated[
     Text,
     option(
         "--ray ADDRESS",
-        "A Ray cluster to compute on: auto, HOST:PORT, or local for one on this machine's CPUs. Then "
-        "--memory and --threads (1 by default) are those of each worker.",
+        "Ray cluster: auto, HOST:PORT, or local for this machine's CPUs. --memory and --threads then apply "
+        "to each worker. Default for --threads: 1.",
     ),
 ]
 

@@ -17,7 +17,7 @@ from onegru.rewriting.make_streaming import make_streaming
 _int8 = partial(option, group="Weights in int8")
 
 Time = Annotated[Texts, option("--time INPUT=AXIS", "Time axis of an input, if it cannot be inferred.")]
-Delay = Annotated[bool, option("--delay", "Allow look-ahead: outputs can come some steps later.")]
+Delay = Annotated[bool, option("--delay", "Allow look-ahead by delaying the outputs.")]
 InInt8 = Annotated[bool, _int8("--quantize", "Store the weights W and R of GRU nodes as int8.")]
 StreamNodes = Annotated[Texts, _int8(*QUANTIZED_NODES)]
 StreamGroupSize = Annotated[Number, _int8(*GROUP_SIZE)]

@@ -184,7 +184,7 @@ def _show(
         )
         say(console, f"dead units: {len(item.dead)} of {units}" + (f": {listed}" if item.dead else ""))
         active = ", ".join(f"{unit} ({mean:.3g})" for unit, mean in item.active)
-        say(console, f"most active units, by the mean |change of h| in a step: {active}")
+        say(console, f"most active units, by the mean |change of h| per step: {active}")
 
 
 _NAMES = {"z": "update gate z", "r": "reset gate r", "n": "candidate n", "h": "state h"}

@@ -37,9 +37,9 @@ VerifyTolerance = Annotated[
     float | None,
     option(
         "--tolerance X",
-        "The most that an element of an output may be off, relative to max(1, its absolute value). By "
-        "default 1e-5 for float32, 1e-12 for float64, 0.01 for float16 and 0.05 for bfloat16, or more where "
-        "the model enlarges a rounding of its inputs to more.",
+        "Largest difference of an output element to allow, relative to max(1, its absolute value). "
+        "Default: 1e-5 for float32, 1e-12 for float64, 0.01 for float16, 0.05 for bfloat16; more if the "
+        "model amplifies rounding errors of its inputs beyond that.",
         min=0.0,
     ),
 ]
@@ -49,7 +49,7 @@ VerifyRuntimes = Annotated[
     option(
         "--runtime NAME",
         f"Runtime to compare: {', '.join(item.name for item in RUNTIMES)}; repeat for several. Default: "
-        "every one that is installed and reads such files.",
+        "every installed runtime that reads the file.",
     ),
 ]
 VerifyPrecision = Annotated[
@@ -186,7 +186,7 @@ def _against_lines(model: str, found: ReferenceComparison) -> list[str]:
 
 def _layer_words(item: LayerResult) -> str:
     same = item.node == item.reference
-    words = f"GRU {safe(repr(item.node))}{'' if same else f', {safe(repr(item.reference))} there'}"
+    words = f"GRU {safe(repr(item.node))}{'' if same else f', {safe(repr(item.reference))} in the reference'}"
     if item.max_abs is not None:
         words += f": largest difference {_figure(item.max_abs)} on equal inputs"
     if item.diagnosis is not None:

@@ -130,7 +130,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
     for key, tensor in every:
         letters -= len(key)
         if letters < 0:
-            raise FormatError(f"{path}: names have more letters than four times the file's {size} bytes")
+            raise FormatError(f"{path}: names exceed four times the file's {size} bytes")
         if isinstance(tensor, _Again):
             again.setdefault(key, tensor.first)
             continue
@@ -260,7 +260,7 @@ def _add_names(path: Opened, found: dict[str, _T], again: Mapping[str, str]) -> 
             more = name + key.removeprefix(first)
             letters -= len(more)
             if letters < 0:
-                raise FormatError(f"{path}: over {LARGEST_TEXT // 16} letters in additional names of GRUs")
+                raise FormatError(f"{path}: additional GRU names exceed {LARGEST_TEXT // 16} bytes")
             if found.setdefault(more, found[key]) is found[key]:
                 insort(keys, more)
 

@@ -113,7 +113,7 @@ def _read_zip(path: Opened) -> object:
         names = set(archive.namelist())
         texts = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
         if len(texts) != 1:
-            raise ValueError(f"holds {'no' if not texts else 'more than one'} data.pkl")
+            raise ValueError(f"contains {'no' if not texts else 'more than one'} data.pkl")
         folder = texts[0].removesuffix("data.pkl")
         if f"{folder}constants.pkl" in names:
             raise FormatError(f"{path}: a TorchScript program; must be a state dict from torch.save")
@@ -126,7 +126,7 @@ def _read_zip(path: Opened) -> object:
         with open_zip(path) as archive:
             info = archive.getinfo(f"{folder}data/{storage.key}")
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != _size(storage):
-                raise ValueError(f"storage {storage.key!r} has another size than the file states")
+                raise ValueError(f"storage {storage.key!r} has a different size than the file states")
             data = bytearray(info.file_size)
             with archive.open(info) as member:
                 offset = 0
@@ -164,7 +164,7 @@ def _read_legacy(path: Opened) -> object:
         offsets[key] = offset + 8
         offset += 8 + _size(machine.storages[key])
     if offset != path.size:
-        raise ValueError("storages have another size than the file states")
+        raise ValueError("storages have a different size than the file states")
     return content
 
 
@@ -208,12 +208,12 @@ class _Machine:
                 return self._stack.pop()
             elif opcode.name not in ("PROTO", "FRAME"):
                 self._step(opcode.name, argument)
-        raise ValueError("a pickle without an end")
+        raise ValueError("a pickle without a STOP instruction")
 
     def _spend(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
-            raise ValueError(f"over {_MOST} instructions")
+            raise ValueError(f"more than {_MOST} instructions")
 
     def _step(self, name: str, argument: Any) -> None:
         stack, memo = self._stack, self._memo
@@ -266,7 +266,7 @@ class _Machine:
             case "BINPERSID":
                 stack.append(self._storage(stack.pop()))
             case _:
-                raise ValueError(f"instruction {name}")
+                raise ValueError(f"unsupported instruction {name}")
 
     def _popped(self) -> list[Any]:
         """Pop the items above the last mark."""

@@ -59,7 +59,7 @@ def _opened(file: Opened, names: list[str]) -> tuple[Opened, ...]:
         if not path.exists():
             what = "names" if file.detected is Kind.JSON else "is one of several shards, as is"
             raise FormatError(
-                f"{file}: {what} {name!r}, which is not in the same folder; all shards must be there"
+                f"{file}: {what} {name!r}, which is missing; all shards must be in the same folder"
             )
         shard = open_file("path", path)
         if shard.kind is not file.kind:

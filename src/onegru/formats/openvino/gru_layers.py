@@ -236,7 +236,7 @@ def operator_of(spec: Spec, cell: bool) -> OpSchema:
     if spec.direction not in directions:
         raise SpecError.of("direction", f"{spec.direction!r}; {operator} runs only forward")
     if len(set(spec.activations)) > 1:
-        raise SpecError.of("activations", f"two pairs that differ; {operator} has one, for both directions")
+        raise SpecError.of("activations", f"two different pairs; {operator} has one pair for both directions")
     for function in spec.activations[0]:
         if function.name not in operator.activations:
             raise SpecError.of(

@@ -78,8 +78,8 @@ def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
         sizes = [size for size in first if isinstance(size, int)]
         if len(sizes) < len(first):  # OpenVINO would start with an empty tensor
             raise parser.error(
-                f"{read}: its variable_shape, {shape_words(shape)}, is open, and it has no initial value; "
-                "must have fixed sizes, or start from a constant"
+                f"{read}: its variable_shape, {shape_words(shape)}, is dynamic, and it has no initial "
+                "value; must have fixed sizes, or start from a constant"
             )
         states.append(State(variable, variable, read.name, tuple(sizes)))
         data = {
@@ -208,7 +208,7 @@ def _variable(parser: AttributeParser, read: Layer) -> tuple[str, tuple[Dimensio
         dtype = parser.element_type(read, "variable_type")
         shape = parser.shape(read, "variable_shape")
     if dtype not in ELEMENT_WORDS or shape is None:
-        raise parser.error(f"{read}: the type or rank of its variable is open; must be fixed")
+        raise parser.error(f"{read}: the type or rank of its variable is dynamic; must be fixed")
     return dtype, shape
 
 
@@ -238,7 +238,7 @@ def _starts(
             numbers = start.astype(np.float64)
             is_finite = np.isfinite(numbers).all() and np.array_equal(numbers.astype(start.dtype), start)
         if not is_finite:
-            raise parser.error(f"{read}: its first value is not finite in float64; must be finite")
+            raise parser.error(f"{read}: its initial value is not finite in float64; must be finite")
         found[variable] = start
     return found
 

@@ -45,7 +45,7 @@ class Gates:
         sizes = {"D": self.spec.num_directions, "H": self.spec.hidden_size}
         axes = {**dict.fromkeys(GATES, "TDBH"), "initial_h": "DBH", "raw_z": "TDBH"}
         if (self.raw_z is not None) != bool(self.spec.attention):
-            raise SpecError.of("raw_z", "must be given if and only if the layer takes attention")
+            raise SpecError.of("raw_z", "must be set if the layer has attention, and None otherwise")
         for name, letters in axes.items():
             if getattr(self, name) is not None:
                 array = as_array_of(self.spec.dtype, name, getattr(self, name))
@@ -54,7 +54,7 @@ class Gates:
         lengths = as_lengths("lengths", self.lengths)
         check_shape("lengths", lengths.shape, "B", sizes)
         if np.any((lengths < 0) | (lengths > sizes["T"])):
-            raise SpecError.of("lengths", f"one is out of range; each must be in 0…{sizes['T']}")
+            raise SpecError.of("lengths", f"contains a length out of range; each must be in 0…{sizes['T']}")
         object.__setattr__(self, "lengths", lengths.astype(np.int64))
         for name in ("name", "source"):
             if not isinstance(getattr(self, name), str):
@@ -81,7 +81,7 @@ class Gates:
         """Check and return the index of a row."""
         index, rows = integer("row", row), len(self.lengths)
         if not rows:
-            raise SpecError.of("batch", "empty; must have rows")
+            raise SpecError.of("batch", "empty; must have at least one row")
         if not 0 <= index < rows:
             raise SpecError.of("row", f"{index}; must be in 0…{rows - 1}")
         return index
@@ -107,7 +107,7 @@ def matched(gates: Gates, row: int, against: Gates | None) -> list[tuple[Gates, 
         raise SpecError.of("against", f"{shown(against)}; must be a GateTrace")
     rows = len(against.lengths)
     if rows != 1 and row >= rows:
-        raise SpecError.of("against", f"it has {count(rows, 'row')}; must have row {row}, or one row")
+        raise SpecError.of("against", f"has {count(rows, 'row')}; must have 1 row, or at least {row + 1}")
     for what, ours, theirs in (
         ("hidden size", gates.spec.hidden_size, against.spec.hidden_size),
         ("direction", gates.spec.direction, against.spec.direction),

@@ -44,14 +44,14 @@ def read(path: Path, kind: type[Kind]) -> Kind:
         unknown = headers.keys() - {*_ARRAYS, "raw_z", _ABOUT}
         missing = {*_ARRAYS, _ABOUT} - headers.keys()
         if unknown or missing:
-            word = f"it holds {min(unknown)!r}" if unknown else f"it holds no {min(missing)!r}"
-            raise FormatError(f"{path}: not a file of gates; {word}")
+            word = f"it contains {min(unknown)!r}" if unknown else f"it lacks {min(missing)!r}"
+            raise FormatError(f"{path}: not a file of gate values; {word}")
         size = sum(header.bytes for header in headers.values())
         if size > memory_size():
-            raise FormatError(f"{path}: holds {size} bytes; more than this machine's memory")
+            raise FormatError(f"{path}: contains {size} bytes; must fit into this machine's memory")
         return headers
 
-    arrays: dict[str, Any] = read_npz(path, choose, "a file of gates")
+    arrays: dict[str, Any] = read_npz(path, choose, "a file of gate values")
     try:
         text = arrays.pop(_ABOUT)
         if text.dtype != np.uint8:
@@ -63,8 +63,8 @@ def read(path: Path, kind: type[Kind]) -> Kind:
                 arrays[name] = array.view(bfloat16()) if array.dtype == np.uint16 else array
         return kind(spec=spec, **arrays, name=about["name"], source=about["source"])
     except (KeyError, TypeError, ValueError) as error:  # SpecError is a ValueError
-        words = error if isinstance(error, SpecError) else "what it says of itself is broken"
-        raise FormatError(f"{path}: not a file of gates; {words}") from error
+        words = error if isinstance(error, SpecError) else "its metadata is broken"
+        raise FormatError(f"{path}: not a file of gate values; {words}") from error
 
 
 def _spec(fields: Mapping[str, Any]) -> Spec:

@@ -13,10 +13,10 @@ from onegru.layers.gates.data import GATES, Gates, matched
 from onegru.layers.gates.summary import activity
 
 _TITLES = {
-    "z": ("update gate z", "1 keeps the state, 0 replaces it by the candidate"),
-    "r": ("reset gate r", "how much of the state the candidate sees"),
-    "n": ("candidate n", "what the state would become where z is 0"),
-    "h": ("state h", "what the layer gives: (1 − z)·n + z·h of the step before"),
+    "z": ("update gate z", "1 keeps the state, 0 replaces it with the candidate"),
+    "r": ("reset gate r", "scales the previous state in the candidate"),
+    "n": ("candidate n", "the new state if z is 0"),
+    "h": ("state h", "the output: (1 − z)·n + z·(h of the previous step)"),
 }
 
 
@@ -74,7 +74,7 @@ def _orders(values: tuple[Array, ...], before: Array) -> dict[str, list[int]]:
         "most active first": -activity(h, before),
         "longest memory first (mean of z)": -kept,
         "by the step of the largest |h|": peaks,
-        "by number": np.arange(h.shape[1]),
+        "by index": np.arange(h.shape[1]),
     }
     return {name: np.argsort(rank, kind="stable").tolist() for name, rank in ranks.items()}
 

@@ -23,7 +23,7 @@ class GateTrace(Gates):
     the h before it, and rounded once to the element type.
 
     Attributes:
-        spec: what was computed.
+        spec: the specification of the layer.
         z: the update gate as the step uses it, after attention, [T, D, B, H]. z, r and n are NaN in the
             padding.
         r: the reset gate.

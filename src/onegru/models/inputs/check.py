@@ -60,7 +60,7 @@ def fit(info: TensorInfo, value: object) -> Array:
     except (TypeError, ValueError) as error:
         raise SpecError(f"{info.name!r}: not an array ({error}); must be {words_of(info)}") from error
     if np.ma.isMaskedArray(value):
-        raise SpecError(f"{info.name!r}: a masked array; must be a plain one, as a mask would have no effect")
+        raise SpecError(f"{info.name!r}: a masked array; must be a plain array: a mask would have no effect")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     check_fit(info, array.dtype, array.shape)

@@ -127,7 +127,7 @@ def pick_inputs(
         if drawn.error is None or not picked:
             return drawn.inputs, picked
         first = first or drawn.error
-    words = f"{model.path} does not run on random inputs of any size that was tried ({first}); must be given"
+    words = f"{model.path} does not run on random inputs of any size that onegru tried ({first}); pass inputs"
     raise SpecError.of("inputs", words)
 
 

@@ -97,7 +97,7 @@ def shapes_of(
             raise SpecError.of(argument, f"{name!r} is {size}; must be one size, because it is not an input")
         if info is None or (isinstance(size, int) and info.shape is not None and len(info.shape) != 1):
             words = ", ".join(sorted(map(repr, names))) or "none"
-            raise SpecError.of(argument, f"{name!r}; must be an open dimension of an input: {words}")
+            raise SpecError.of(argument, f"{name!r}; must be a dynamic dimension of an input: {words}")
         shapes[name] = size if isinstance(size, tuple) else (size,)
         _learn(info, shapes[name], sizes, argument)
 
@@ -130,7 +130,7 @@ def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argu
         if not isinstance(info.shape[axis], int):
             name = dimension_name(info, axis)
             if sizes.setdefault(name, size) != size:
-                raise SpecError(f"{location}; {name!r} must be {sizes[name]}, as it is elsewhere")
+                raise SpecError(f"{location}; {name!r} must be {sizes[name]}, as in the other sizes")
 
 
 def input_letters(model: Model) -> dict[tuple[str, int], str]:

@@ -59,7 +59,7 @@ def load_layers(
     form = format_of(file)
     if keras_version is not None and not form.has_versions:
         raise SpecError.of(
-            "keras_version", f"{keras_version!r}; must be None, as {file} is {file.kind.words}"
+            "keras_version", f"{keras_version!r}; must be None, because {file} is {file.kind.words}"
         )
     if file.kind.holds == "model":
         layers = _layers_of(load(file).gru_nodes)
@@ -123,7 +123,7 @@ def _tflite_layers(file: Opened) -> dict[str, GRU | Stack]:
         raise FormatError(f"{file}: {masked[0]!r} skips masked steps, which a layer cannot do; not supported")
     near = [f"{miss.place!r}: {miss.reason}" for miss in found.near_misses]
     if unread := left_out(file):
-        near.append(f"operators not read: {', '.join(unread[:10])}")
+        near.append(f"unsupported operators: {', '.join(unread[:10])}")
     if near and not layers:
         raise FormatError(f"{file}: no GRU with its own weights; {near[0]}")
     return layers

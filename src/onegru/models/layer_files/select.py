@@ -47,10 +47,10 @@ def _layers_of_checkpoint(path: Opened, nodes: Sequence[str], keras_version: str
         if is_chain:
             return joined([*layers.values()])
         if obstacle:
-            raise SpecError(f"{path}: {obstacle}; say with nodes (--node NAME) which to take, of {listed}")
+            raise SpecError(f"{path}: {obstacle}; select GRUs with nodes (--node NAME): {listed}")
         if len(layers) > 1:
             words = f"{path}: contains {count(len(layers), 'GRU')}"
-            raise SpecError(f"{words}; say with nodes (--node NAME) which to take, of {listed}")
+            raise SpecError(f"{words}; select GRUs with nodes (--node NAME): {listed}")
         return next(iter(layers.values()))
     for name in nodes:
         if name not in layers:
@@ -86,7 +86,7 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
         if reason := _why_no_chain(model):
             listed = ", ".join(map(repr, names))
             words = f"{model.path}: {reason}"
-            raise SpecError(f"{words}; say with nodes (--node NAME) which to take, of {listed}")
+            raise SpecError(f"{words}; select GRUs with nodes (--node NAME): {listed}")
     return joined([_layer(model, gru) for gru in found])
 
 

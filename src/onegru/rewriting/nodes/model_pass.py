@@ -88,7 +88,7 @@ class _Rewriter:
         has_augru = any(map(is_augru, all_nodes(self.model.graph.node)))
         self.decomposes_augru = options.decomposes_augru and has_augru
         if is_named and not self.decomposes_augru:
-            self.notes.append("AUGRU nodes got the functions that other runtimes need")
+            self.notes.append("AUGRU functions, which other runtimes need, were added")
         if len(self.model.functions) < function_count:
             self.notes.append("functions that contain GRU nodes were inlined")
         self.notes += embed_external(source, self.model, file_size)
@@ -188,7 +188,7 @@ class _Rewriter:
             if is_onnx(node) and not is_same(scope, node, old, self.new_opset):
                 raise self.source.error(
                     f"function {function.name!r}: {describe(node)}: cannot be converted from opset {old} to "
-                    f"{self.new_opset}; inline the functions before (onnx.inliner)"
+                    f"{self.new_opset}; inline the functions first (onnx.inliner)"
                 )
 
     # GRU nodes

@@ -76,7 +76,7 @@ def is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
     if any(attribute_graphs(node)):
         if min(first.since_version, second.since_version) >= _SAME_BODIES_SINCE.get(node.op_type, 10**9):
             return True
-        raise _no_conversion(scope, node, old, new, "its subgraphs have another form there")
+        raise _no_conversion(scope, node, old, new, "its subgraphs have a different form there")
     absent = _WITHOUT_EFFECT.get(node.op_type, set()) - {item.name for item in node.attribute}
     same = _signature(first, absent) == _signature(second, absent)
     return same and not second.deprecated and _accepts_types(scope, node, second)

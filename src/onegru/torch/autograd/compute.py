@@ -43,7 +43,7 @@ def _layer(
     own = [DirectionWeights(*arrays[d * each : (d + 1) * each]) for d in range(form.num_directions)]
     assert own[0].R is not None
     if X.dim() != 3 or own[0].R.ndim != 2:  # hooks of saved tensors may return anything
-        raise SpecError(f"X, R: {X.dim()} and {own[0].R.ndim} axes; must have 3 and 2")
+        raise SpecError(f"X, R: {X.dim()} and {own[0].R.ndim} dimensions; must have 3 and 2")
     # Sizes are tensors while a call is traced.
     width = int(X.shape[2] if input_size is None else input_size)
     spec = spec_of(form, width, int(own[0].R.shape[1]), TYPES[X.dtype], attention)

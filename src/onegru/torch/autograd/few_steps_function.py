@@ -54,7 +54,7 @@ class OnegruFewSteps(torch.autograd.Function):
         saved = unpack_saved(ctx, form, dY, dY_h)
         gates = saved.others[0]
         if gates.dim() != 5:  # hooks of saved tensors may return anything
-            raise SpecError.of("gates", f"{gates.dim()} axes; must have 5")
+            raise SpecError.of("gates", f"{gates.dim()} dimensions; must have 5")
         if not saved.create_graph and not is_intercepted(*saved.tensors, gates, dY, dY_h):
             wanted, of_loop = saved.wanted, None
             if ctx.needs_input_grad[-1] and dY is not None:  # the weights get gradients from the loop

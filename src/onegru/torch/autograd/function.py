@@ -31,7 +31,8 @@ def gru_layer(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
     if any(tensor is not None and tensor.device != X.device for tensor in tensors):
         devices = {str(tensor.device) for tensor in tensors if tensor is not None}
         raise SpecError.of(
-            "input", f"on {X.device}, and others on {', '.join(sorted(devices))}; must be on one device"
+            "input",
+            f"on {X.device}, others on {', '.join(sorted(devices))}; all must be on one device",
         )
     few, kind = None, OnegruGRU
     match choose_layer_route(tensors):

@@ -41,7 +41,7 @@ def array_of(name: str, tensor: Tensor) -> Array:
     if not has_memory(tensor):
         if is_of_zeros(tensor):
             return np.zeros(shape, _DTYPES[tensor.dtype])
-        raise SpecError.of(name, "a tensor whose memory was freed; must have its numbers")
+        raise SpecError.of(name, "a tensor whose memory was freed; must have values")
     return _native.array_at(tensor, address, shape, strides, _DTYPES[tensor.dtype])
 
 

@@ -112,7 +112,7 @@ def _backward_operator(*arguments: Any) -> list[Tensor]:
     by = (*tensors[:3], *tensors[_INPUTS:])
     if len(wanted) != len(by) or any(w and t is None for w, t in zip(wanted, by, strict=True)):
         raise SpecError.of(
-            "wanted", f"{list(wanted)}; must be {len(by)}, True only of tensors that are there"
+            "wanted", f"{list(wanted)}; must be {len(by)}, True only for tensors that are given"
         )
     found = backward(form, tensors, Y, (dY, dY_h), wanted)
     return [item for item in found if item is not None]

@@ -174,7 +174,7 @@ def test_functions_nested_too_deep(tmp_path: Path, holds_gru: bool, backwards: b
     functions += [function(f"F{k}", [inside(f"F{k - 1}")]) for k in range(1, 3000)]
     last = call(functions[-1].name)
     ordered = functions[::-1] if backwards else functions
-    assert refused(tmp_path, of(ordered, [last])) == "nested calls of functions are more than 100 deep"
+    assert refused(tmp_path, of(ordered, [last])) == "function calls are nested more than 100 levels deep"
 
 
 def test_functions_nested_deep(tmp_path: Path) -> None:
@@ -188,20 +188,22 @@ def test_functions_of_another_opset(tmp_path: Path) -> None:
     for opset in (13, 22, 99, 0):
         message = refused(tmp_path, of([function("F", [inner_gru()], opset=opset)]))
         assert message == (
-            "function 'F' contains a GRU and has other opsets than the model; "
-            "must have the same, or only operators that did not change between them"
+            "function 'F' contains a GRU and imports other opsets than the model; must import the same "
+            "opsets, or contain only operators that are equal in both"
         )
     axes = gru("x", ["y", "h"], W="w", R="r", bias="b"), node("ReduceMax", ["h"], ["z"], axes=[0])
     body = graph([node("ReduceMax", ["w"], ["v"], axes=[0])], [], ["v"])
     branch = node("If", ["x"], ["u"], then_branch=body, else_branch=body)
     for nodes in (axes, (inner_gru(), branch), (inner_gru(), node("Unknown", ["x"], ["u"]))):
         message = refused(tmp_path, of([function("F", nodes, opset=17)], opset=18))
-        assert message.startswith("function 'F' contains a GRU and has other opsets"), nodes[-1]
+        assert message.startswith("function 'F' contains a GRU and imports other opsets"), nodes[-1]
     negated = [inside("F", "n"), node("Neg", ["n"], ["z"])]
     inner, outer = function("F", [inner_gru()]), function("G", negated, opset=12)
-    assert "function 'G' contains a GRU and has other" in refused(tmp_path, of([inner, outer]))
+    assert "function 'G' contains a GRU and imports other" in refused(tmp_path, of([inner, outer]))
     inner, outer = function("F", [inner_gru()], opset=13), function("G", [inside("F")])
-    assert "function 'F' contains a GRU and has other" in refused(tmp_path, of([outer, inner], [call("G")]))
+    assert "function 'F' contains a GRU and imports other" in refused(
+        tmp_path, of([outer, inner], [call("G")])
+    )
     other = [function("F", [inner_gru()]), function("G", [node("ReduceMax", ["x"], ["z"])], opset=13)]
     calls = [call("F", "f"), call("G", "g"), node("Add", ["f", "g"], ["Z"])]
     assert len(loaded(tmp_path, of(other, calls)).gru_nodes) == 1, "one without a GRU may be of any opset"

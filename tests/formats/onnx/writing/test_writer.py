@@ -108,7 +108,9 @@ def test_onnx_types(tmp_path: Path, dtype: str, opset: int) -> None:
     stack = make_stack(2, ("bidirectional",), dtype=dtype)
     path = tmp_path / "m.onnx"
     if dtype == "bfloat16" and opset < 22:
-        with pytest.raises(SpecError, match="opset: 3; must be at least 22, as the layer has type bfloat16"):
+        with pytest.raises(
+            SpecError, match="opset: 3; must be at least 22, because the layer has type bfloat16"
+        ):
             onegru.save_layers(stack, path, opset=opset)
         return
     onegru.save_layers(stack, path, opset=opset)

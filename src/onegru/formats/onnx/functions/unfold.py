@@ -58,8 +58,8 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
     for node in all_nodes(model.graph.node):
         if call_key(node) in holders:
             raise source.error(
-                f"function {node.op_type!r} contains a GRU and has other opsets than the model; "
-                "must have the same, or only operators that did not change between them"
+                f"function {node.op_type!r} contains a GRU and imports other opsets than the model; must "
+                "import the same opsets, or contain only operators that are equal in both"
             )
     return model
 
@@ -104,7 +104,7 @@ def _check_sizes(source: Source, model: ModelProto, functions: dict[_Key, Functi
             if length > most_bytes:
                 raise source.error(f"inlined functions have more than {most_bytes} bytes")
             if depth > _MAX_DEPTH:
-                raise source.error(f"nested calls of functions are more than {_MAX_DEPTH} deep")
+                raise source.error(f"function calls are nested more than {_MAX_DEPTH} levels deep")
         return size, length, depth
 
     for key, function in functions.items():
