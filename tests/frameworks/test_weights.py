@@ -261,7 +261,7 @@ def test_keras_arrays_ask_for_what_they_do_not_tell() -> None:
     for flag in (True, False):
         made = onegru.from_keras(arrays[:2], reset_after=flag)
         assert isinstance(made, onegru.GRU) and made.spec.linear_before_reset is flag
-    with pytest.raises(SpecError, match=r"reset_after: False; must be True, as the bias is \[2, 12\]"):
+    with pytest.raises(SpecError, match=r"reset_after: False; must be True for a bias \[2, 12\]"):
         onegru.from_keras(arrays, reset_after=False)
     with pytest.raises(SpecError, match="bidirectional: must be set for 6 arrays"):
         onegru.from_keras(arrays * 2)

@@ -1112,7 +1112,7 @@ def test_a_single_step_proves_little(tmp_path: Path) -> None:
         for item in (*proto.graph.input, *proto.graph.output):
             item.type.tensor_type.shape.dim[2].dim_value = steps
         notes = onegru.make_streaming(save(tmp_path, proto), target).notes
-        assert any("takes one step in each run" in note for note in notes) == (steps == 1)
+        assert any("runs one step at a time" in note for note in notes) == (steps == 1)
 
 
 @pytest.mark.parametrize(

@@ -489,7 +489,7 @@ def test_one_frame_without_an_axis_of_time(
         source = source.with_suffix(".xml")
     target = tmp_path / f"streaming.{kind}"
     made = onegru.make_streaming(source, target)
-    assert any("takes one step in each run" in note for note in made.notes)
+    assert any("runs one step at a time" in note for note in made.notes)
     whole, stream = onegru.load(source), onegru.load(target).stream()
     assert stream.pairs == {"new_states": "states"}
     carried = np.zeros(states, np.float32)

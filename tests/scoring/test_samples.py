@@ -126,7 +126,7 @@ def test_models_of_one_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "kind", "message"),
     [
-        ({"Z": [[1.0]]}, SpecError, "'X': no such column; must be one, for input 'X'; columns: 'Z'$"),
+        ({"Z": [[1.0]]}, SpecError, "'X': no such column; input 'X' needs one; columns: 'Z'$"),
         ({"X": ["a"]}, SpecError, "'X': string; must be lists of lists of 5 numbers, or"),
         ({"X": [[1.0] * 5, None]}, FormatError, "row 1: 'X': null$"),
         ({"X": [[1.0] * 5, []]}, FormatError, "row 1: 'X': empty; must have at least one step$"),

@@ -237,7 +237,7 @@ def test_other_runs_are_refused(data: Path, tmp_path: Path) -> None:
     def refused(words: str, model: Any = layer, inputs: Any = (folder,), **more: Any) -> None:
         with pytest.raises(SpecError) as caught:
             score(Scorer(model, **{**arguments, **more}), inputs, out)
-        assert str(caught.value).startswith(f"{out}: holds results of another run: {words}"), caught.value
+        assert str(caught.value).startswith(f"{out}: contains results of another run: {words}"), caught.value
 
     refused("model: another one, or its file has changed", make_gru(1))
     refused('keep: ["id", "day"], but ["id"] before', keep=["id", "day"])

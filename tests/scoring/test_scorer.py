@@ -278,7 +278,7 @@ def test_no_rows_and_only_bad_rows() -> None:
         ({"inputs": {"Z": "X"}}, "inputs: 'Z'; must be one of 'X', 'initial_h'"),
         (
             {"inputs": {"X": "events"}},
-            "'events': no such column; must be one, for input 'X'; columns: 'id', 'day', 'X'",
+            "'events': no such column; input 'X' needs one; columns: 'id', 'day', 'X'",
         ),
         ({"inputs": {"X": "day"}}, "'day': string; must be lists of lists of 5 numbers"),
         ({"inputs": {"X": "id"}}, "'id': int64; must be lists of lists of 5 numbers"),

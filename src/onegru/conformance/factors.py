@@ -98,7 +98,7 @@ _SIZE_LEVELS: Mapping[str, Mapping[str, str]] = {
         "3": _USUAL,
         "1": "A single row.",
         "8": "Rows do not influence each other in a batch of 8.",
-        "0": "An empty batch gives empty outputs.",
+        "0": "An empty batch returns empty outputs.",
     },
     "input_size": {"4": _USUAL, "1": "X has a single feature.", "19": "An odd number of features."},
     "hidden size": {
@@ -117,7 +117,7 @@ _VALUES = Factor(
         "huge": "Inputs near the largest number of the type give the limits, not NaN.",
         "tiny": "Inputs near the smallest number of the type cause no errors.",
         "zero": "With zero inputs only the biases matter.",
-        "infinite": "An infinity in one row gives the limits of the activations, in that row only.",
+        "infinite": "An infinity in one row saturates the activations of that row only.",
         "NaN": "A NaN in one row changes the outputs of that row only.",
     },
 )
@@ -276,7 +276,7 @@ def _onnx(operator: OpSchema) -> list[Factor]:
                 "given": _USUAL,
                 "defaults": "Missing values are the defaults of the ONNX operator of that name.",
                 "first alone": "Functions with parameters get the values, in order; then defaults.",
-                "left over": "Values that no function takes have no effect.",
+                "left over": "Surplus values have no effect.",
             },
         ),
         _WEIGHTS,
@@ -306,7 +306,7 @@ def _openvino(operator: OpSchema) -> list[Factor]:
     if bias is not None and not bias.required:
         found.append(_BIAS)
     clip = operator.attributes["clip"].choices
-    levels = {"none": _USUAL, "0": "A clip of 0, as some files have it, means no clip."}
+    levels = {"none": _USUAL, "0": "A clip of 0 means no clipping."}
     levels |= {} if clip else {name: _CLIP[name] for name in ("reached", "unreached")}
     found.append(Factor("clip", "Attribute clip", levels))
     if operator.attributes["linear_before_reset"].choices is None:

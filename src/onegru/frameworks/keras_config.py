@@ -188,7 +188,7 @@ def _reset_after(cell: KerasCell, tensors: Mapping[str, object], where: str) -> 
     inferred = bias.ndim == 2
     if cell.reset_after not in (None, inferred):
         raise SpecError(
-            f"{where}reset_after: {cell.reset_after}; must be {inferred}, as the bias is {list(bias.shape)}"
+            f"{where}reset_after: {cell.reset_after}; must be {inferred} for a bias {list(bias.shape)}"
         )
     return inferred
 

@@ -157,11 +157,11 @@ class Quantization(Generic[Quantizable]):
             ("in float32", float32),
             ("values compared", f"{self.compared:,}"),
         ]
-        return card("Quantization", facts, ("GRU", "stored as", *MODES, ""), grus)
+        return card("Quantization", facts, ("GRU", "result", *MODES, ""), grus)
 
     def __str__(self) -> str:
         """Return a table of each GRU, and of all GRUs."""
-        rows = [("", *MODES, "stored as"), *table_rows(self)]
+        rows = [("", *MODES, "result"), *table_rows(self)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         rows = [(row[0], *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]) for row in rows]
         words = compared_words(Comparison(compared=self.compared, steps=self.steps))

@@ -82,7 +82,7 @@ def check_chunks(
     outputs = compare_in_chunks(whole, Model(read()), made, check, target, is_int8)
     shapes = {info.name: info.shape for info in whole.inputs}
     if all((shape := shapes[name]) is not None and shape[axis] == 1 for name, axis in made.time.items()):
-        words = "the source takes one step in each run, so the check does not cover states between steps"
+        words = "the source runs one step at a time, so the check does not cover states between steps"
         notes += [] if words in notes else [words]
     return outputs
 

@@ -76,7 +76,7 @@ def _check_column(field: Field, schema: pa.Schema) -> None:
     if len(indices) != 1:
         what = f"{len(indices)} columns of that name" if indices else "no such column"
         listed = ", ".join(repr(name) for name in schema.names) or "none"
-        raise SpecError(f"{field.column!r}: {what}; must be one, for input {field.name!r}; columns: {listed}")
+        raise SpecError(f"{field.column!r}: {what}; input {field.name!r} needs one; columns: {listed}")
     column_type = schema.field(indices[0]).type
     depth, kind, fixed = 0, column_type, 1
     if isinstance(kind, pa.BaseExtensionType):

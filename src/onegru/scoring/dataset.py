@@ -282,7 +282,7 @@ def _together(path: str, groups: Sequence[_Group], part_bytes: int) -> Iterator[
         if not group.rows:
             continue
         if group.bytes > _MOST_PARTS * part_bytes:
-            what = f"row group {index} claims to hold {group.bytes} bytes; the file is broken"
+            what = f"row group {index} states an impossible size, {group.bytes} bytes; the file is broken"
             raise FormatError(f"{path}: {what}")
         if chosen and size + group.bytes > part_bytes:
             yield tuple(chosen)

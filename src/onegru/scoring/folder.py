@@ -191,7 +191,7 @@ def refuse_differences(folder: Path, before: Mapping[str, Any], now: Mapping[str
             what = _files_differ(old, new)
         elif name == "model":
             what = "model: another one, or its file has changed"
-        raise SpecError(f"{folder}: holds results of another run: {what}; use another folder")
+        raise SpecError(f"{folder}: contains results of another run: {what}; use another folder")
 
 
 def _short(value: object) -> str:

@@ -39,7 +39,7 @@ def test_inspect(source: Path, cli: Cli) -> None:
     old, new = found.fused_nodes
     lines = result.out.splitlines()
     assert lines[0].startswith(f"{source}: 0 GRU nodes and ")
-    assert f"2 GRUs decomposed into other operators; fused, {old} nodes become {new}" in lines
+    assert f"2 GRUs decomposed into other operators; after fusion, {old} nodes become {new}" in lines
     for item in found.decomposed:
         place = lines.index(f"{item.place}  6 steps in a row, {item.nodes} nodes")
         assert lines[place + 1].startswith(

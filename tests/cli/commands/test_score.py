@@ -80,7 +80,7 @@ def test_a_run_and_the_same_again(cli: Cli, given: dict[str, Path]) -> None:
     again = cli(*command, *options)
     assert again.out == f"{given['out']} is complete: 8 rows; nothing to do\n"
     cli(*command, "-i", "X=events").refused(
-        f"{given['out']}: holds results of another run: outputs: null, but"
+        f"{given['out']}: contains results of another run: outputs: null, but"
     )
 
 
@@ -100,7 +100,7 @@ def test_skipped_rows_and_json(cli: Cli, given: dict[str, Path]) -> None:
     )
     done = cli(*command, "--on-error", "skip")  # as nothing was written
     assert done.out.splitlines()[-1] == f"1 row skipped; {given['out']}/_errors lists the rows and reasons"
-    cli(*command).refused("holds results of another run: on_error")
+    cli(*command).refused("contains results of another run: on_error")
     document = cli(*command, "--on-error", "skip", "--json").document()
     assert {name: document[name] for name in ("rows", "skipped", "rows_now")} == {
         "rows": 8,

@@ -97,7 +97,7 @@ def show_decomposed(console: Console, found: Inspection) -> None:
     if found.fused_nodes is not None:
         grus = count(len(found.decomposed), "GRU")
         saving = saving_words(found.fused_nodes, found.decomposed)
-        say(console, f"{grus} decomposed into other operators; fused, {saving}")
+        say(console, f"{grus} decomposed into other operators; after fusion, {saving}")
         say(console, *decomposed_words(found.decomposed))
     say(console, *near_miss_words(found.near_misses))
 

@@ -136,7 +136,7 @@ def _show_measured(console: Console, measured: Quantization[Model], inputs: str,
     table = ruled_table(["GRU"], MODES)
     table.padding = (0, 0)  # all modes then fit 80 columns
     if is_chosen:
-        table.add_column("kept in")
+        table.add_column("result")
     for row in table_rows(measured):
         if row[0] == "all":
             table.add_section()

@@ -57,7 +57,7 @@ def _opened(file: Opened, names: list[str]) -> tuple[Opened, ...]:
             shards.append(file)
             continue
         if not path.exists():
-            what = "names" if file.detected is Kind.JSON else "is one of several shards, as is"
+            what = "names" if file.detected is Kind.JSON else "is one of several shards, like"
             raise FormatError(
                 f"{file}: {what} {name!r}, which is missing; all shards must be in the same folder"
             )

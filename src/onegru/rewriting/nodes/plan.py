@@ -88,7 +88,7 @@ def check_target_opset(opset: int) -> None:
     """Raise SpecError unless onnx knows an opset."""
     newest = onnx.defs.onnx_opset_version()
     if isinstance(opset, bool) or not isinstance(opset, int) or not 1 <= opset <= newest:
-        raise SpecError.of("opset", f"{opset!r}; must be in 1…{newest}, the newest that onnx knows")
+        raise SpecError.of("opset", f"{opset!r}; must be in 1…{newest}, the newest opset of onnx")
 
 
 def attribute_changes(config: GruNodeConfig, opset: int) -> list[str]:
