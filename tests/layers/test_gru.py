@@ -113,7 +113,7 @@ def test_attention_is_not_clamped_and_serves_both_directions() -> None:
 
 def test_attention_is_refused_or_required() -> None:
     X = draw(T, B, I)
-    refuse("attention: given; must be None", make(), X, attention=draw(T, B))
+    refuse("attention: must be None", make(), X, attention=draw(T, B))
     layer = make(attention=True)
     refuse("attention: missing; must be given", layer, X)
     refuse("attention: rank 1, shape [5]; must be [seq_length, batch_size]", layer, X, attention=draw(T))

@@ -105,7 +105,7 @@ def test_empty(shape: tuple[int, int]) -> None:
 
 def test_refuses() -> None:
     rng = np.random.default_rng(5)
-    with pytest.raises(SpecError, match="layers: none"):
+    with pytest.raises(SpecError, match="layers: empty"):
         Stack([])
     with pytest.raises(SpecError, match=r"layers\[1\]: input size 5; must be 8"):
         Stack([make(rng, 5, 4, "bidirectional"), make(rng, 5, 4)])

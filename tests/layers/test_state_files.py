@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         assert str(caught.value).startswith(f"{path}: {message}")
         np.testing.assert_array_equal(layer.state, before)
     states = stack.state
-    with pytest.raises(SpecError, match="has no state '1'"):
+    with pytest.raises(SpecError, match="lacks state '1'"):
         stack.load(npz(path, _0=states[0] + 1))
     assert not any(state.any() for state in stack.state)
     for data in (b"", b"PK\3\4", b"x" * 100):

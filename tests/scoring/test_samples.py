@@ -152,7 +152,7 @@ def test_refused_arguments(files: tuple[Path, list[Any]], tmp_path: Path) -> Non
     for given in ("X", {"X": 3}):
         with pytest.raises(SpecError, match=r"^inputs: 'X'"):
             read_samples(layer, files[0], inputs=given)  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match=r"^inputs: empty; must contain at least one array$"):
+    with pytest.raises(SpecError, match=r"^inputs: empty; must contain at least one file$"):
         read_samples(layer, [])
     with pytest.raises(FormatError, match=r"broken.parquet: not a Parquet file, or broken"):
         (tmp_path / "broken.parquet").write_bytes(b"PAR1")

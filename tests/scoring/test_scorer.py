@@ -287,7 +287,7 @@ def test_no_rows_and_only_bad_rows() -> None:
             {"outputs": {"Y_h": "id"}, "keep": ["id"]},
             "'id': two columns would have this name; rename an output",
         ),
-        ({"keep": ["x"]}, "keep: 'x': no such column; must be one"),
+        ({"keep": ["x"]}, "keep: 'x': no such column; must be exactly one column"),
         ({"keep": "id"}, "keep: 'id'; must be a list of names"),
         ({"keep": ["id", "id"]}, "keep: 'id'; must be names without duplicates"),
         ({"on_error": "stop"}, "on_error: 'stop'; must be one of raise, skip, null"),
@@ -309,7 +309,7 @@ def test_what_is_no_model_and_no_table() -> None:
     with pytest.raises(onegru.SpecError, match=r"^rows: \[\]; must be a table"):
         Scorer(make_gru())([])
     twice = pa.table([[1], [2]], names=["X", "X"])
-    with pytest.raises(onegru.SpecError, match=r"^'X': 2 columns of that name; must be one"):
+    with pytest.raises(onegru.SpecError, match=r"^'X': 2 columns of that name; input 'X' needs one"):
         Scorer(make_gru())(twice)
     coded = pa.table({"X": pa.array(["a"]).dictionary_encode()})
     with pytest.raises(onegru.SpecError, match=r"^'X': dictionary.*; must be lists"):

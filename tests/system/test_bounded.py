@@ -18,7 +18,7 @@ def test_a_name_twice_is_refused() -> None:
 def test_many_names_twice_take_no_time() -> None:
     names = ",".join(f'"{index}":0' for index in [*range(100_000), *range(100_000)])
     started = time.perf_counter()
-    with pytest.raises(ValueError, match="'0' twice"):
+    with pytest.raises(ValueError, match="duplicate key, '0'"):
         parse_json(f"{{{names}}}")
     assert time.perf_counter() - started < 20  # each for itself would take minutes
 

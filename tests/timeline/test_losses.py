@@ -274,7 +274,7 @@ def test_an_input_with_time_along_two_axes() -> None:
     net.inputs["mask"], net.outputs["other"] = ["T", "T"], None
     net.op("Relu", "mask", output="other")
     kind, words = verdict(net.end(net.gru("x", "h", "h_out")))
-    assert kind == "refused" and "as input node 'mask' has several time axes" in words
+    assert kind == "refused" and "because input node 'mask' has several time axes" in words
 
 
 def test_each_step_with_every_other() -> None:

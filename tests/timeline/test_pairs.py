@@ -122,7 +122,7 @@ def test_an_error_names_the_state_that_was_not_guessed() -> None:
         {"cache": cache, "frame": cache, "cache_out": cache, "y2": cache},
     )
     x, frame = np.ones((2, B, I), np.float32), np.full((B, 3), 0.5, np.float32)
-    with pytest.raises(SpecError, match=r"'cache': missing; .*: stream") as refused:
+    with pytest.raises(SpecError, match=r"'cache': missing; .*, use stream") as refused:
         model.stream().step({"x": x, "frame": frame})
     assert str(refused.value).endswith('stream({"h_out": "h", "cache_out": "cache"})')
     stream = model.stream({"h_out": "h", "cache_out": "cache"})

@@ -218,7 +218,7 @@ BAD_DOCUMENTS: dict[str, tuple[Callable[[Document], object], str]] = {
     "two directions": (in_layer("direction", "bidirectional"), "activations: 1 pair"),
     "clip 0": (in_layer("clip", 0), "clip: 0.0; must be > 0"),
     "clip true": (in_layer("clip", True), "clip: True; must be a number or null"),
-    "clip beyond": (in_layer("clip", 10**400), "clip: a number beyond float64"),
+    "clip beyond": (in_layer("clip", 10**400), "clip: too large for float64"),
     "activations": (in_layer("activations", [["Sigmoid", "Tanh"]]), "a function must be a list of its name"),
     "activation": (in_layer("activations", [[["Sin", None, None]] * 2]), "unknown function 'Sin'"),
     "one activation": (in_layer("activations", [[["Tanh", None, None]]]), "must be pairs"),
