@@ -201,7 +201,7 @@ BY_OPTION = {
     "nodes of layers": (["convert", "--node", "none"], "--node: 'none'; no such GRU node"),
     "quantize": (["stream", "--quantize", "--node", "none"], "--node: no GRU node is called 'none'"),
     "group_size": (["quantize", "--group-size", "5"], "--group-size: 5; must be 32, 64, 128 or not given"),
-    "keras_version": (["convert", "--keras-version", "2.3"], "--keras-version: '2.3'; remove it, as"),
+    "keras_version": (["convert", "--keras-version", "2.3"], "--keras-version: '2.3'; remove it, because"),
     "time": (["stream", "--time", "none=1"], "--time: 'none' is not an input; must be one of 'X'"),
 }
 

@@ -685,7 +685,7 @@ def test_what_never_streams_is_refused_by_name(name: str, tmp_path: Path) -> Non
         onegru.make_streaming(source, tmp_path / "t.onnx", delay=True)
     kinds = {"mean": "ReduceMean", "reversed": "Slice", "softmax": "Softmax", "Einsum": "Einsum"}
     kind = (kinds | {"instance": "InstanceNormalization"}).get(name.split()[0], "GRU")
-    assert f"as {kind} node '{kind.lower()}" in str(caught.value)
+    assert f"because {kind} node '{kind.lower()}" in str(caught.value)
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     future = X.copy()
     future[:, :, -1] += 100.0
