@@ -13,7 +13,7 @@ import pytest
 
 import onegru
 from onegru import SpecError, SpecWarning
-from onegru.timeline.check import judge
+from onegru.timeline.check import check_unchanged
 from tests.rewriting.test_streaming import CAUSAL, NEVER, built
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import save
@@ -179,5 +179,5 @@ def test_one_frame_that_forgets(pads: list[int]) -> None:
     net = StreamNet(1)
     y = net.op("Transpose", net.gru("x", "h", "h_out"), perm=[1, 2, 0])
     y = net.op("Conv", y, net.random(I, H, 3), pads=pads)
-    found = judge(onegru.load(net.end(y)).graph)
+    found = check_unchanged(onegru.load(net.end(y)).graph)
     assert found.is_single and "reads 3 steps; no state carries the steps of earlier runs" in found.warning

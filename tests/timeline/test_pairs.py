@@ -8,7 +8,7 @@ import pytest
 
 import onegru
 from onegru import SpecError
-from onegru.timeline.check import judge
+from onegru.timeline.check import check_unchanged
 from onegru.timeline.pairs import is_next_name
 from tests.support.models.streams import B, H, I, StreamNet
 
@@ -157,7 +157,7 @@ def test_sizes_of_outputs_that_are_not_known(given: list[int | str] | None, is_p
         shape.dim.add(**({"dim_value": size} if isinstance(size, int) else {"dim_param": size}))
     if given is None:
         model.graph.output[1].type.tensor_type.ClearField("shape")
-    found = judge(onegru.load(model).graph).pairs
+    found = check_unchanged(onegru.load(model).graph).pairs
     assert found == {"h_out": "h"} | ({"cache_out": "cache"} if is_paired else {})
 
 

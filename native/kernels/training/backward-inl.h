@@ -83,7 +83,7 @@ class GradientsOfRows {
         scratch_(chunk, last_slot - first_slot, scratch) {}
 
   void Run() {
-    FormEpoch();
+    GatherRows();
     Gates();
     for (size_t step = c_.end; step-- > c_.begin;) Step(step);
     if (call_.dX.data != nullptr) ByX();
@@ -111,7 +111,7 @@ class GradientsOfRows {
   }
 
   // Copies X and the previous states, padded with zeros to full vectors.
-  void FormEpoch() {
+  void GatherRows() {
     const size_t x_padded = WholePanels(spec_.I, kLanes).H;
     for (size_t step = c_.begin; step < c_.end; ++step) {
       for (size_t slot = first_; slot < Last(step); ++slot) {

@@ -39,7 +39,7 @@ class _FoundCell:
 
     cell: Cell  # the cell
     ops: list[Op]  # the operators that the node replaces, from its state to its new state
-    zeroed: list[str]  # values that are its new state, or zero for mrequested steps
+    zeroed: list[str]  # values that are its new state, or zero for masked steps
     duplicate: str = ""  # a second value equal to its new state, as Keras passes on its output; "" for none
 
 
@@ -91,7 +91,7 @@ class _Cells:
         """Return why a cell does not become a node; empty if it does."""
         if cell.has_zero_R and not is_zero(self.graph.flow, cell.state.name):
             return "it does not multiply its state with constant weights"
-        return self.graph.search.allows(cell)
+        return self.graph.search.why_not(cell)
 
     def _may_be_last(self, op: Op) -> bool:
         """Whether an operator may be the last of a cell."""
@@ -135,7 +135,7 @@ class _Cells:
         return sorted(ops.values(), key=flow.position)
 
     def _add_zeroed(self, cell: Cell, ops: list[Op]) -> list[str]:
-        """Return values that are the new state or zero for mrequested steps; add their operators to `ops`."""
+        """Return values that are the new state or zero for masked steps; add their operators to `ops`."""
         if not cell.masks:
             return []
         wanted = zeroed_state(self.graph.exprs, cell)

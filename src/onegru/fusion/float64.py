@@ -21,7 +21,7 @@ from onegru.operators.openvino import CELLS
 from onegru.operators.schema import WEIGHTS
 
 #: The kinds of nodes that replace cells.
-NODES = ("GRU", "onegru::AUGRU")
+GRU_KINDS = ("GRU", "onegru::AUGRU")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -52,7 +52,7 @@ class Float64Values(EvaluatedValues):
 
     def results(self, op: Op, inputs: Sequence[Array | None]) -> Sequence[Array]:
         """Return an operator's outputs in float64."""
-        if op.kind in NODES or op.kind in CELLS:
+        if op.kind in GRU_KINDS or op.kind in CELLS:
             found = _node(op, inputs)
         elif op.kind == "Cast" and op.attributes.get("dtype") in _FLOATS and inputs[0] is not None:
             found = [inputs[0].astype(np.float64)]
@@ -75,7 +75,7 @@ def _node(op: Op, inputs: Sequence[Array | None]) -> Sequence[Array]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpecWarning)
-            return _gru(op, inputs) if op.kind in NODES else [_cell(op, inputs)]
+            return _gru(op, inputs) if op.kind in GRU_KINDS else [_cell(op, inputs)]
     except SpecError as error:  # random sizes may not fit each other
         raise UnknownOpError(str(error)) from error
 

@@ -15,7 +15,7 @@ from onegru.dataflow.table import UnknownOpError, operator_of
 from onegru.dataflow.walk import reachable
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.drawn_inputs import RunLoop, Sizes, least_sizes, loop_index, random_value
-from onegru.fusion.float64 import NODES, Float64Values, as_float64
+from onegru.fusion.float64 import GRU_KINDS, Float64Values, as_float64
 
 # Factors of inputs and states, one for each draw. Zeros and tiny values test biases, large values test
 # limits, and the values between test slopes.
@@ -26,7 +26,7 @@ _TOLERANCE_FLOAT64 = 1e-12  # for float64 outputs, as the file does not round to
 _TINY = float(np.finfo(np.float32).tiny)  # smaller float32 values have fewer digits
 # Relative changes of inputs and results; outputs that then change too much depend on rounding.
 _NOISE, _NOISE_FLOAT64 = 1e-12, 1e-15
-_FLOAT32_ROUNDING = 2.0**-24  # the noise of float32 operators; smaller differences of their outputs agree
+_NOISE_FLOAT32 = 2.0**-24  # the noise of float32 operators; smaller differences of their outputs agree
 _CANCELLED = 1e-14  # of 1 or the largest output: rounding of 1 - z in a GRU node in float64
 _NOISY_RUNS = 16
 _MOST_INFINITE = 4  # number of values to test with infinity
@@ -135,7 +135,7 @@ class _Comparison:
     def _leaves_of(self, index: int) -> set[str]:
         """Return the inputs that affect this input of new nodes."""
         producers = {name: op for op in (*self.old, *self.new) for name in op.outputs}
-        starts = [name for op in self.new if op.kind in NODES for name in op.inputs[index : index + 1]]
+        starts = [name for op in self.new if op.kind in GRU_KINDS for name in op.inputs[index : index + 1]]
 
         def inputs(name: str) -> Iterable[str]:
             if name not in producers:
@@ -178,7 +178,7 @@ class _Comparison:
 
     def _difference(self, before: Float64Values, after: Float64Values, given: Mapping[str, Array]) -> str:
         """Return the difference of the outputs where the old ones are finite; "" if they agree."""
-        has_gru = any(op.kind in NODES for op in self.new)
+        has_gru = any(op.kind in GRU_KINDS for op in self.new)
         sizes = [1.0, *(_size(before[name]) for name in self.wanted)]
         cancelled = _CANCELLED * max(sizes) if has_gru else 0.0
         for name in self.wanted:
@@ -196,7 +196,7 @@ class _Comparison:
                 rounding = self._rounding(given, name, _NOISE_FLOAT64 if is_float64 else _NOISE)
                 is_sure = rounding <= 0.1 * (apart if is_float64 else allowed)
                 if not is_float64:
-                    is_sure &= apart > self._rounding(given, name, _FLOAT32_ROUNDING)
+                    is_sure &= apart > self._rounding(given, name, _NOISE_FLOAT32)
                 apart = apart[is_sure & (apart > allowed)]
                 if apart.size:
                     words = "is float64 and would differ" if is_float64 else "would differ"

@@ -68,7 +68,7 @@ class Search:
     # identical
     only_layers: bool = False
     # returns the reason why the format has no node for a cell; "" if it has one
-    allows: Callable[[Cell], str] = lambda cell: ""
+    why_not: Callable[[Cell], str] = lambda cell: ""
 
     @contextmanager
     def guarded(self, location: str) -> Iterator[None]:

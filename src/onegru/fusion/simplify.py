@@ -14,7 +14,7 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import replace_ops
 from onegru.dataflow.table import Call
 from onegru.dataflow.table.cutting import Slice, reversed_axis
-from onegru.dataflow.table.moving import AXIS_MOVES, moved_axes
+from onegru.dataflow.table.moving import AXIS_MOVING_KINDS, axis_order_of
 from onegru.dataflow.walk import moved_from, reachable
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.search import Search
@@ -111,7 +111,7 @@ def _states_in_order(flow: Flow, node: Op) -> list[str]:
     waiting = [
         name
         for op in flow.consumers.get(node.outputs[0], ())
-        if moved_axes(flow, op) == (0, 2, 3)  # without the directions
+        if axis_order_of(flow, op) == (0, 2, 3)  # without the directions
         for name in op.outputs
     ]
     reverse = node.attributes.get("direction") == "reverse"
@@ -179,7 +179,7 @@ def _is_dependent(merged: Mapping[int, Op], flow: Flow, first: Op, second: Op) -
 
 def _source_node(flow: Flow, name: str) -> Op | None:
     """Return the new node that a value comes from through axis moves; None if there is none."""
-    *_, source = moved_from(flow, name, AXIS_MOVES)
+    *_, source = moved_from(flow, name, AXIS_MOVING_KINDS)
     op = flow.producers.get(source)
     return op if op is not None and _is_new_gru(op) else None
 

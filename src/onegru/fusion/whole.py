@@ -90,7 +90,7 @@ class _LoopReplacement:
             if cell is not None and loop.body.resolve(cell.state.name) == item.before:
                 if cell.has_zero_R:
                     raise MissError("it does not multiply its state with constant weights")
-                if reason := graph.search.allows(cell):
+                if reason := graph.search.why_not(cell):
                     raise MissError(reason)
                 cells.append((item, cell))
         if not cells:

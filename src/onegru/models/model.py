@@ -309,11 +309,11 @@ class Model:
             state = dict(self.graph.states)
             if not self.graph.keeps:  # checked when the file was written
                 return ModelStream(self.graph, self.run, state, {} if dims is None else dims)
-        from onegru.timeline.check import check_time, judge  # rarely needed
+        from onegru.timeline.check import check_unchanged, warn_of_losses  # rarely needed
 
         found = None
         if state is None:
-            found = judge(self.graph)
+            found = check_unchanged(self.graph)
             state = found.pairs
             if not state:
                 from onegru.models.streaming import streaming_words  # slow import
@@ -327,7 +327,7 @@ class Model:
             raise SpecError.of("state", "must be a mapping from outputs to inputs, with at least one pair")
         named = () if found is None else found.named
         stream = ModelStream(self.graph, self.run, state, {} if dims is None else dims, named)
-        check_time(found or judge(self.graph, stream.pairs), refuses=found is not None)
+        warn_of_losses(found or check_unchanged(self.graph, stream.pairs), refuses=found is not None)
         return stream
 
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, Any]:

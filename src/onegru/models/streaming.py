@@ -17,7 +17,7 @@ from onegru.models.gru_node import check_declared
 
 if TYPE_CHECKING:
     from onegru.formats.onnx.validate import ModelProto, Source
-    from onegru.timeline.check import AsItIs
+    from onegru.timeline.check import UnchangedCheck
     from onegru.timeline.edits.edit import Streaming
 
 
@@ -28,9 +28,9 @@ def streaming_words(graph: Graph) -> str:
     states = kept_states(graph)
     if graph.starts and not states:
         return "yes; the file specifies which output feeds which input"
-    from onegru.timeline.check import judge
+    from onegru.timeline.check import check_unchanged
 
-    found, why = judge(graph), ""
+    found, why = check_unchanged(graph), ""
     if states:
         doubt = found.warning and f"; {found.warning}"
         return f"yes, with its internal states ({states}), which are inputs and outputs in onegru{doubt}"
@@ -57,15 +57,15 @@ def streaming_words(graph: Graph) -> str:
     return why.replace("cannot run in chunks, because", "no:")
 
 
-def run_in_chunks(
-    graph: Graph, time: Mapping[str, int] | None, forms: Forms, found: AsItIs | None = None
+def change_to_chunks(
+    graph: Graph, time: Mapping[str, int] | None, forms: Forms, found: UnchangedCheck | None = None
 ) -> Streaming:
     """Change a model to run in chunks; if it already does, only add metadata."""
-    from onegru.timeline.check import judge
+    from onegru.timeline.check import check_unchanged
 
     for gru in graph.grus:
         check_declared(gru, graph.constants, graph)
-    found = judge(graph) if found is None else found
+    found = check_unchanged(graph) if found is None else found
     is_sound = found.is_sound and time is None and not graph.starts and _is_open(graph, found)
     if is_sound and found.is_single and found.named:  # cannot be compared with a run of several steps
         return forms.annotated(found)
@@ -92,7 +92,7 @@ class Forms(NamedTuple):
 
     # the model changed to run in chunks; True leaves an unchanged model to `annotated`
     rewritten: Callable[[bool], Streaming]
-    annotated: Callable[[AsItIs], Streaming]  # the unchanged model, with metadata that say so
+    annotated: Callable[[UnchangedCheck], Streaming]  # the unchanged model, with metadata that say so
 
 
 def forms_of_onnx(
@@ -120,7 +120,7 @@ def forms_of_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Fo
     return Forms(lambda _: streaming_ir(graph, time, delay), lambda found: annotated_ir(graph, found))
 
 
-def _is_open(graph: Graph, found: AsItIs) -> bool:
+def _is_open(graph: Graph, found: UnchangedCheck) -> bool:
     """Whether the unchanged model accepts chunks of any size, or of one step."""
     shapes = {info.name: info.shape or () for info in graph.inputs}
     sizes = [shapes[name][axis] for name, axis in found.time.items() if axis < len(shapes[name])]
@@ -157,12 +157,12 @@ def _source_of(graph: Graph) -> Source:
 
 
 def _streaming(
-    graph: Graph, time: Mapping[str, int] | None, delay: bool, found: AsItIs | None = None
+    graph: Graph, time: Mapping[str, int] | None, delay: bool, found: UnchangedCheck | None = None
 ) -> Streaming:
     if graph.file is not None and graph.file.kind is Kind.OPENVINO:
-        return run_in_chunks(graph, time, forms_of_ir(graph, time, delay), found)
+        return change_to_chunks(graph, time, forms_of_ir(graph, time, delay), found)
     from onegru.formats.onnx.validate import model_of, read_model
 
     source = _source_of(graph)
     model = read_model(source, graph.data) if graph.data or graph.file is None else model_of(graph.file)
-    return run_in_chunks(graph, time, forms_of_onnx(source, model, graph, time, delay), found)
+    return change_to_chunks(graph, time, forms_of_onnx(source, model, graph, time, delay), found)

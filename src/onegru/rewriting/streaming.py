@@ -20,10 +20,10 @@ from onegru.models.inputs.lengths import find_lengths
 from onegru.models.inputs.random import Drawn, draw_inputs, draw_twice
 from onegru.models.inputs.sizes import dimension_name, widths
 from onegru.models.model import Model
-from onegru.models.streaming import Forms, run_in_chunks
+from onegru.models.streaming import Forms, change_to_chunks
 from onegru.rewriting.check import Check
 from onegru.rewriting.compare import OutputCheck, check_input_dependent
-from onegru.timeline.check import judge
+from onegru.timeline.check import check_unchanged
 from onegru.timeline.edits.edit import Streaming
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def make_chunked(
     file: Opened, graph: Graph, notes: list[str], time: Mapping[str, int] | None, forms: Forms
 ) -> Streaming:
     """Change a model to run in chunks, and add notes on it."""
-    own = judge(graph)
-    made = run_in_chunks(graph, time, forms, own)
+    own = check_unchanged(graph)
+    made = change_to_chunks(graph, time, forms, own)
     if not made.states and not own.pairs:
         raise SpecError(
             f"{file}: has no state to carry from one chunk to the next; it runs in chunks as it is"
@@ -119,7 +119,7 @@ def compare_in_chunks(
     rng = np.random.default_rng(check.seed)
     lengths = {name for name, item in find_lengths(whole).items() if not item.is_scaled}
     for sizes in _chunk_sizes(total, max(made.delays.values(), default=0), rng):
-        results = _run_in_chunks(chunked, inputs, made, sizes, lengths)
+        results = _outputs_in_chunks(chunked, inputs, made, sizes, lengths)
         for name, axis in made.axes.items():
             expected = case.outputs[name]
             if axis is not None:
@@ -184,7 +184,7 @@ def _chunk_sizes(total: int, delay: int, rng: np.random.Generator) -> Iterator[l
         yield sizes
 
 
-def _run_in_chunks(
+def _outputs_in_chunks(
     chunked: Model, inputs: Mapping[str, Array], made: Streaming, sizes: list[int], lengths: Collection[str]
 ) -> dict[str, Array]:
     """Run all chunks, and return the joined outputs. Lengths inputs are reduced by the steps done."""

@@ -19,9 +19,10 @@ from onegru.timeline.axes import Axis, EqualAxes
 from onegru.timeline.starts import constant_start
 
 _NONE: frozenset[str] = frozenset()
-MOVES = movers(Elements.KEPT | Elements.PERMUTED | Elements.JOINED, casts=True)
-PARTS = MOVES | movers(Elements.CUT)
-COPIES = movers(Elements.KEPT | Elements.REPEATED, casts=True, without=("Flatten",))
+# kinds of operators that only move or join elements; that may also cut; that keep or repeat elements
+MOVE_KINDS = movers(Elements.KEPT | Elements.PERMUTED | Elements.JOINED, casts=True)
+CUT_KINDS = MOVE_KINDS | movers(Elements.CUT)
+COPY_KINDS = movers(Elements.KEPT | Elements.REPEATED, casts=True, without=("Flatten",))
 
 
 class TimeAnalysis:
@@ -300,9 +301,9 @@ class TimeAnalysis:
                 return None if move.hazard else (move.axis, move.to - move.axis)
         return None
 
-    def moved_to(self, name: str, moves: Collection[str] = MOVES) -> set[str]:
+    def moved_to(self, name: str, kinds: Collection[str] = MOVE_KINDS) -> set[str]:
         """Return the values that contain this one, moved or joined with others."""
-        return set(moved_to(self.flow, name, moves))
+        return set(moved_to(self.flow, name, kinds))
 
     def factors(self, name: str, axis: int) -> Axis:
         """Return the factors of an axis."""
@@ -317,16 +318,16 @@ class TimeAnalysis:
 
     def unstreamed_input(self, name: str, streamed: Collection[str]) -> str | None:
         """Return the input of the model, except these, that contains a value; None for others."""
-        *_, source = moved_from(self.flow, name, PARTS)
+        *_, source = moved_from(self.flow, name, CUT_KINDS)
         return source if source in self.inputs and source not in streamed else None
 
     def is_only_initial_state(self, name: str) -> bool:
         """Whether recurrences use the parts of an input only as initial states."""
-        parts = self.moved_to(name, PARTS)
+        parts = self.moved_to(name, CUT_KINDS)
         ops = [(op, part) for part in parts for op in self.flow.consumers.get(part, ())]
         return parts.isdisjoint(self.flow.outputs) and all(
             op.kind == "Shape"
-            or (op.kind in PARTS and part in op.inputs[:1])
+            or (op.kind in CUT_KINDS and part in op.inputs[:1])
             or (operator_of(op.kind).states and part not in _without_states(op))
             for op, part in ops
         )

@@ -18,8 +18,8 @@ _MOST_NAMED = 5  # nodes in a message
 
 
 @dataclass(frozen=True, slots=True)
-class AsItIs:
-    """Result of `judge` for a model that runs in chunks unchanged."""
+class UnchangedCheck:
+    """Whether a model can run in chunks unchanged, and which results would change."""
 
     path: str  # the file of the model
     pairs: Mapping[str, str]  # the state input for each state output
@@ -56,13 +56,13 @@ class AsItIs:
         return ", ".join(f"{output} → {taker}" for output, taker in self.pairs.items())
 
 
-def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
+def check_unchanged(graph: Graph, state: Mapping[str, str] | None = None) -> UnchangedCheck:
     """Find the external states of a model, and the operators that would change results in chunks."""
     timeline, named = read_timeline(graph), dict[str, str]()
     if state is None:
         named = _named_states(graph, timeline)
         state = {**dict(graph.states), **named}
-    found = AsItIs(graph.path, state, tuple(named))
+    found = UnchangedCheck(graph.path, state, tuple(named))
     if timeline is None:
         return found
     states = {timeline.inputs[taker]: timeline.outputs[output] for output, taker in state.items()}
@@ -73,7 +73,7 @@ def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
         outputs = {name: finder.timed(value) for name, value in timeline.outputs.items()}
     except BROKEN:
         return found
-    return AsItIs(
+    return UnchangedCheck(
         graph.path,
         state,
         tuple(named),
@@ -85,7 +85,7 @@ def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
     )
 
 
-def check_time(found: AsItIs, *, refuses: bool) -> None:
+def warn_of_losses(found: UnchangedCheck, *, refuses: bool) -> None:
     """Warn of operators that would change results in chunks, or raise SpecError."""
     if refuses and found.refusal:
         raise SpecError(

@@ -10,7 +10,7 @@ from onegru.dataflow.table import Elements, Hazard, Move, movers, operator_of
 from onegru.dataflow.table.cutting import Slice
 from onegru.dataflow.table.recurrences import recurrent
 from onegru.dataflow.walk import moved_from, moved_to, reachable
-from onegru.timeline.analysis import COPIES, PARTS, TimeAnalysis, time_axis
+from onegru.timeline.analysis import COPY_KINDS, CUT_KINDS, TimeAnalysis, time_axis
 from onegru.timeline.axes import Axis
 from onegru.timeline.finding import Finding, finding_of
 from onegru.timeline.planning.context import ONE_FOR_ALL, UNKNOWN
@@ -132,11 +132,11 @@ class LossFinder:
             if (unknown := self._where_time_begins(op)) is not None:
                 yield finding_of(unknown, "unknown", UNKNOWN)
             for first, last in recurrent(op).states:
-                given = self.analysis.moved_to(op.outputs[last], PARTS) | self.analysis.moved_to(
-                    op.outputs[0], PARTS
+                given = self.analysis.moved_to(op.outputs[last], CUT_KINDS) | self.analysis.moved_to(
+                    op.outputs[0], CUT_KINDS
                 )
                 states = self.analysis.from_states.get(op.inputs[first], _NONE)
-                if not any(op.inputs[first] in self.analysis.moved_to(state, PARTS) for state in states):
+                if not any(op.inputs[first] in self.analysis.moved_to(state, CUT_KINDS) for state in states):
                     yield finding_of(op, "unknown", "starts from a value that each run computes from a state")
                 elif not any(self.analysis.states[state] in given for state in states):
                     yield finding_of(op, "unknown", "ends in a state that is changed before the next run")
@@ -232,7 +232,7 @@ class LossFinder:
         if not name or is_given or op in self.plan.full_length:
             return False
         # A plan does not count the steps that a model carries from the last run.
-        copied = map(self.analysis.sizes_in, moved_from(self.flow, name, COPIES))
+        copied = map(self.analysis.sizes_in, moved_from(self.flow, name, COPY_KINDS))
         sizes = next((item for item in copied if item is not None), (0,))
         axes, measured = self.analysis.axes, self.analysis.measured
         steps = axes.main((self.analysis.axes_of.get(op.inputs[0]) or ((),) * 3)[time_axis(op)])

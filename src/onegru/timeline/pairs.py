@@ -11,7 +11,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.table import operator_of
 from onegru.dataflow.walk import reachable
 from onegru.formats.graph import Dimension, TensorInfo
-from onegru.timeline.analysis import MOVES
+from onegru.timeline.analysis import MOVE_KINDS
 from onegru.timeline.read import Timeline
 
 # Words that differ between the names of a state's input and output, as in `state_in` and `state_out`.
@@ -123,13 +123,13 @@ def _is_last_state(flow: Flow, name: str) -> bool:
 
     def pieces(value: str) -> Iterable[str]:
         op = flow.producers.get(value)
-        if op is None or op.kind not in MOVES:
+        if op is None or op.kind not in MOVE_KINDS:
             return ()
         return op.inputs if op.kind == "Concat" else op.inputs[:1]
 
     ops = ((value, flow.producers.get(value)) for value in reachable([name], pieces))
     return all(
         op is not None
-        and (op.kind in MOVES or (bool(operator_of(op.kind).states) and op.outputs.index(value) > 0))
+        and (op.kind in MOVE_KINDS or (bool(operator_of(op.kind).states) and op.outputs.index(value) > 0))
         for value, op in ops
     )

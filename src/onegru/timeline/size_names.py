@@ -129,7 +129,7 @@ class SizeNames:
         return name
 
 
-def label_of(op: Op) -> str:
+def name_of(op: Op) -> str:
     """Return the name of an operator, or of its first output."""
     return op.name or next(filter(None, op.outputs))
 
@@ -149,4 +149,4 @@ def plain(label: str) -> str:
 
 def refusal(op: Op, why: str) -> SpecError:
     """Return the error for an operator whose changes cannot be made."""
-    return SpecError(f"{op.kind} node {label_of(op)!r}: cannot run in chunks, because {why}")
+    return SpecError(f"{op.kind} node {name_of(op)!r}: cannot run in chunks, because {why}")

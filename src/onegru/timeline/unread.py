@@ -13,7 +13,7 @@ from onegru.dataflow.table import ENDLESS, Call, UnknownOpError, operator_of
 from onegru.dataflow.table.cutting import Slice
 from onegru.dataflow.walk import reachable
 from onegru.formats.graph import Graph
-from onegru.timeline.analysis import MOVES
+from onegru.timeline.analysis import MOVE_KINDS
 from onegru.timeline.read import read_timeline
 
 # Layers of an IR that read fixed positions, and layers that may precede them.
@@ -89,7 +89,7 @@ def _reads_fixed_positions(flow: Flow, name: str, axis: int, found: set[int]) ->
                 found.update(positions)
                 continue
             to = {(move.to, move.output) for move in operator_of(op.kind).moves(call) if move.axis == axis}
-            if op.kind not in MOVES or len(to) != 1 or None in next(iter(to)):
+            if op.kind not in MOVE_KINDS or len(to) != 1 or None in next(iter(to)):
                 return False
             waiting.append((op.outputs[0], int(next(iter(to))[0] or 0)))
     return True

@@ -62,7 +62,7 @@ class Loop:
     indices: dict[str, LoopIndex] = field(default_factory=dict)
 
 
-def simplified(flow: Flow, loop: Loop) -> Loop:
+def simplify(flow: Flow, loop: Loop) -> Loop:
     """Return the loop with references to outer values instead of values that it carries unchanged."""
     body = loop.body
     for item in list(loop.carried):
@@ -136,7 +136,7 @@ def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex |
     return LoopIndex(index.sign, index.base + (shift if op.kind == "Add" else -shift), index.size)
 
 
-def all_of(flow: Flow, name: str) -> Iterator[str]:
+def conjuncts(flow: Flow, name: str) -> Iterator[str]:
     """Yield the conditions that must all hold for this one: itself, or the inputs of And nodes."""
     waiting, seen = [name], set()
     while waiting:
@@ -151,9 +151,9 @@ def all_of(flow: Flow, name: str) -> Iterator[str]:
             yield name
 
 
-def starts(flow: Flow, name: str, count: Size) -> bool:
-    """Whether a loop starts if it has any iteration."""
-    return all(_starts(flow, item, count) for item in all_of(flow, name))
+def always_starts(flow: Flow, name: str, count: Size) -> bool:
+    """Whether a loop always_starts if it has any iteration."""
+    return all(_starts(flow, item, count) for item in conjuncts(flow, name))
 
 
 def _starts(flow: Flow, name: str, count: Size) -> bool:
@@ -167,9 +167,9 @@ def _starts(flow: Flow, name: str, count: Size) -> bool:
     return flow.sizes(low) == (0,) and flow.sizes(high) == (count,)
 
 
-def limit(flow: Flow, loop: Loop, name: str) -> Size | None:
+def condition_count(flow: Flow, loop: Loop, name: str) -> Size | None:
     """Return the number of iterations of a loop that only a comparison of its index with a size ends."""
-    found = (_limit(flow, loop, item) for item in all_of(loop.body, name))
+    found = (_limit(flow, loop, item) for item in conjuncts(loop.body, name))
     return next((size for size in found if size is not None), None)
 
 
@@ -188,9 +188,9 @@ def _limit(flow: Flow, loop: Loop, name: str) -> Size | None:
     return bound[0] if is_checked or (isinstance(bound[0], int) and bound[0] > 0) else None
 
 
-def goes_on(loop: Loop, name: str) -> bool:
+def never_stops(loop: Loop, name: str) -> bool:
     """Whether the condition for another iteration holds until the last one."""
-    return all(_goes_on(loop, item) for item in all_of(loop.body, name))
+    return all(_goes_on(loop, item) for item in conjuncts(loop.body, name))
 
 
 def _goes_on(loop: Loop, name: str) -> bool:

@@ -11,12 +11,12 @@ from onegru.dataflow.loops.loop import (
     Collected,
     Loop,
     Slices,
-    all_of,
+    always_starts,
+    condition_count,
+    conjuncts,
     find_indices,
-    goes_on,
-    limit,
-    simplified,
-    starts,
+    never_stops,
+    simplify,
 )
 from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
 
@@ -94,7 +94,7 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
                 return None
             continue
         collected.append(Collected(name, op.outputs[outer], cut.axis, step, True))
-    loop = simplified(flow, Loop(op, body, carried, slices, collected))
+    loop = simplify(flow, Loop(op, body, carried, slices, collected))
     iteration = body.inputs[ports.iterations[0]] if ports.iterations else ""
     loop.indices = find_indices(loop, iteration)
     loop.body.set_indices(loop.indices)
@@ -104,7 +104,7 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
         if trips is None or len(trips) != 1 or ports.condition is None:
             return None
         is_open = isinstance(trips[0], int) and trips[0] < 0  # only the condition ends it
-        counts.append(limit(flow, loop, body.outputs[ports.condition]) if is_open else trips[0])
+        counts.append(condition_count(flow, loop, body.outputs[ports.condition]) if is_open else trips[0])
     if len(set(counts)) != 1 or counts[0] is None:
         return None
     loop.count = counts[0]
@@ -112,7 +112,7 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
         return None
     if op.kind == TENSOR_ITERATOR:
         return loop
-    if ports.condition is None or not starts(flow, op.inputs[1], loop.count):
+    if ports.condition is None or not always_starts(flow, op.inputs[1], loop.count):
         return None
     return loop if _continues(loop, body.outputs[ports.condition]) else None
 
@@ -183,4 +183,6 @@ def _counts(flow: Flow, loop: Loop) -> list[Size]:
 def _continues(loop: Loop, name: str) -> bool:
     """Whether the condition for another iteration holds until the last one."""
     # Unlike in ONNX, a body has no input for the condition.
-    return all(item not in loop.body.inputs and goes_on(loop, item) for item in all_of(loop.body, name))
+    return all(
+        item not in loop.body.inputs and never_stops(loop, item) for item in conjuncts(loop.body, name)
+    )

@@ -9,11 +9,11 @@ from onegru.dataflow.loops.loop import (
     Collected,
     Loop,
     Slices,
+    always_starts,
+    condition_count,
     find_indices,
-    goes_on,
-    limit,
-    simplified,
-    starts,
+    never_stops,
+    simplify,
 )
 from onegru.dataflow.loops.port_loops import read_ir_loop
 from onegru.dataflow.operator import Op, Shape, Size
@@ -45,18 +45,18 @@ def _read_loop(flow: Flow, op: Op) -> Loop | None:
         Collected(inner, name, 0, 1, False)
         for inner, name in zip(body.outputs[states + 1 :], outputs[states:], strict=True)
     ]
-    loop = simplified(flow, Loop(op, body, carried, {}, collected))
+    loop = simplify(flow, Loop(op, body, carried, {}, collected))
     loop.indices = find_indices(loop, body.inputs[0])
     body.set_indices(loop.indices)
     sizes = flow.sizes(op.inputs[0]) if op.inputs and op.inputs[0] else None
     if sizes is not None and len(sizes) == 1 and not (isinstance(sizes[0], int) and sizes[0] >= NO_LIMIT):
         loop.count = sizes[0]
     elif not op.inputs or not op.inputs[0] or sizes is not None:
-        loop.count = limit(flow, loop, body.outputs[0])
+        loop.count = condition_count(flow, loop, body.outputs[0])
     if loop.count is None:
         return None
-    first = len(op.inputs) < 2 or not op.inputs[1] or starts(flow, op.inputs[1], loop.count)
-    if not first or not goes_on(loop, body.outputs[0]):
+    first = len(op.inputs) < 2 or not op.inputs[1] or always_starts(flow, op.inputs[1], loop.count)
+    if not first or not never_stops(loop, body.outputs[0]):
         return None
     _shape_outputs(flow, loop)
     return loop
@@ -100,7 +100,7 @@ def _read_scan(flow: Flow, op: Op) -> Loop | None:
             return None
         outer_axis = axis % (len(shape) + 1) if shape is not None else axis
         collected.append(Collected(inner, name, outer_axis, -1 if backwards else 1, False))
-    loop = simplified(flow, Loop(op, body, carried, slices, collected, count=size))
+    loop = simplify(flow, Loop(op, body, carried, slices, collected, count=size))
     loop.indices = find_indices(loop, "")
     body.set_indices(loop.indices)
     if not slices:

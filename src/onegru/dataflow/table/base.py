@@ -31,7 +31,7 @@ _MAX_ELEMENTS = 2**25
 
 
 class UnknownOpError(Exception):
-    """Raised for an operator with unknown behaviour."""
+    """Raised if no rule applies, or a rule needs something unknown; callers have a fallback."""
 
 
 class LargeResultError(UnknownOpError):

@@ -340,10 +340,10 @@ class Concat(Moving):
         return Vectorization({"axis": call.axis() + 1}, repeat=True)
 
 
-def moved_axes(facts: Facts, op: Op) -> AxisOrder | None:
+def axis_order_of(facts: Facts, op: Op) -> AxisOrder | None:
     """Return the new order of an operator's input axes; None if unknown, or for other operators."""
     operator = operator_of(op.kind)
-    if not isinstance(operator, AxisMove) or op.kind not in AXIS_MOVES:
+    if not isinstance(operator, AxisMove) or op.kind not in AXIS_MOVING_KINDS:
         return None
     try:
         return operator.axes(Call(op, facts))
@@ -359,14 +359,14 @@ register(
 )
 
 #: Transpose, Squeeze, Unsqueeze and Identity, which depend on axes and not on sizes.
-AXIS_MOVES = frozenset(
+AXIS_MOVING_KINDS = frozenset(
     kind
     for kind, item in OPERATORS.items()
     if isinstance(item, AxisMove) and item.elements and not item.casts
 )
 
 
-def axis_moves(dropped: Sequence[int], order: Sequence[int], added: Sequence[int]) -> list[Op]:
+def ops_that_move_axes(dropped: Sequence[int], order: Sequence[int], added: Sequence[int]) -> list[Op]:
     """Return the fewest operators that move axes, still without inputs and outputs."""
     moves = [
         Op("Squeeze", (), (), {"axes": tuple(dropped)}, name=""),

@@ -15,7 +15,7 @@ from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow, LazyFlow
 from onegru.dataflow.operator import TIMES, Op, Shape
 from onegru.formats.onnx.node import is_plain_constant
-from onegru.formats.onnx.order import sort_nodes
+from onegru.formats.onnx.order import nodes_in_order
 from onegru.formats.onnx.sizes import without_weights
 from onegru.formats.onnx.validate import Source, attribute_graphs, element_type, is_onnx, to_array
 from onegru.formats.onnx.values import Values
@@ -62,7 +62,7 @@ def flow_of(
     outer: Flow | None = None,
 ) -> Flow:
     """Convert a graph, or a subgraph of `outer`, to a flow."""
-    nodes = sort_nodes(source, graph) if outer is None else list(graph.node)
+    nodes = nodes_in_order(source, graph) if outer is None else list(graph.node)
     values = Values(source, graph, ir_version, types)
     constants = _constants_of(values, values.producers)
     ops: list[Op] = []

@@ -40,7 +40,7 @@ def needed_nodes(nodes: Sequence[NodeProto], values: Iterable[str]) -> list[Node
     return needed[::-1]
 
 
-def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
+def nodes_in_order(source: Source, graph: GraphProto) -> list[NodeProto]:
     """Return the nodes in an executable order."""
     given: dict[str, int | None] = {}
 

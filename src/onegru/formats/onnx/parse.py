@@ -37,7 +37,7 @@ from onegru.formats.onnx.flow import lazy_flow_of
 from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.nested import find_nested
 from onegru.formats.onnx.node import is_plain_constant, node_attributes, tensor_info
-from onegru.formats.onnx.order import sort_nodes
+from onegru.formats.onnx.order import nodes_in_order
 from onegru.formats.onnx.sizes import without_weights
 from onegru.formats.onnx.validate import (
     Source,
@@ -102,12 +102,12 @@ class _ModelReader:
         self.is_changed = model is not given
         self.graph = model.graph
         self.opset = model_opset(source, model)
-        self.nodes = sort_nodes(source, self.graph)
+        self.nodes = nodes_in_order(source, self.graph)
         if fold_dequantized(source, model, self.opset):
-            self.nodes = sort_nodes(source, self.graph)
+            self.nodes = nodes_in_order(source, self.graph)
             self.is_changed = True
         if folds and fold_weights(source, model, self.opset, len(data)):
-            self.nodes = sort_nodes(source, self.graph)
+            self.nodes = nodes_in_order(source, self.graph)
         self.values = Values(source, self.graph, model.ir_version)
         self.tensors, self.sparse = self.values.tensors, self.values.sparse
         self.defaults, self.producers = self.values.defaults, self.values.producers

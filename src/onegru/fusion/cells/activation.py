@@ -12,7 +12,7 @@ from onegru.core.dtypes import Array, to_float32
 from onegru.fusion.cells.algebra import Algebra, Atom
 from onegru.fusion.cells.polynomial import CLOSE, Monomial, Polynomial, add, constant, one_atom, scalar, scale
 
-_FLOAT32_ROUNDING = 2e-7  # the largest relative difference of equal numbers after two roundings to float32
+_NEAR_FLOAT32 = 2e-7  # the largest relative difference of equal numbers after two roundings to float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Activations:
 
     def __init__(self, algebra: Algebra, is_float64: bool) -> None:
         self.algebra = algebra
-        self.rounding = CLOSE if is_float64 else _FLOAT32_ROUNDING
+        self.rounding = CLOSE if is_float64 else _NEAR_FLOAT32
 
     def find(self, p: Polynomial) -> FoundActivation | None:
         """Return a polynomial as an activation; None if it is not one."""

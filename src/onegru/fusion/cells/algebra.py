@@ -44,7 +44,7 @@ class Atom:
     """A factor of a product."""
 
     number: int  # the unique number of the atom
-    kind: str  # "value", "matmul" (matmul), or the name of a function
+    kind: str  # "value", "matmul", or the name of a function
     view: Any = None  # the view of a value, or of the input of a matmul
     arguments: tuple[Polynomial, ...] = ()  # the arguments of a function, or the input row of a matmul
     parameters: tuple[float, ...] = ()  # the parameters of a function

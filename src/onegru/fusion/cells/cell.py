@@ -12,7 +12,7 @@ from onegru.core.spec import Attention
 from onegru.dataflow.view import View
 from onegru.fusion.cells.polynomial import CLOSE
 
-_FLOAT32_ROUNDING = 1e-7  # of float32 parameters, as a hard sigmoid's 1/6 may be rounded once or twice
+_PARAMETER_TOLERANCE = 1e-7  # of float32 parameters, as a hard sigmoid's 1/6 may be rounded once or twice
 _LINEAR = Activation("Affine", 1.0, 0.0)
 
 
@@ -68,7 +68,7 @@ class Cell:
 
     def computes_as(self, other: Cell, *, is_float64: bool, from_zero: bool = False) -> bool:
         """Whether two cells are the same function of x and h; with `from_zero`, of x with h = 0."""
-        rounding = CLOSE if is_float64 else _FLOAT32_ROUNDING
+        rounding = CLOSE if is_float64 else _PARAMETER_TOLERANCE
         shifts = [abs(item.parameters[1]) for item in self.activations if item.name == "HardSigmoid"]
         slack = 0.0, 0.0, CLOSE * max(shifts, default=0.0), 0.0  # biases cancel a hard sigmoid's beta
         forms = zip(self._normal(from_zero), other._normal(from_zero), slack, strict=True)

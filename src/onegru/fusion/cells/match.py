@@ -17,7 +17,7 @@ from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.layer import layer_cell
 from onegru.fusion.cells.masks import split_masks
-from onegru.fusion.cells.parts import GatePart, join_inputs
+from onegru.fusion.cells.parts import GateArgument, join_inputs
 from onegru.fusion.cells.polynomial import (
     CLOSE,
     Monomial,
@@ -73,12 +73,12 @@ class _UpdateGate(NamedTuple):
     variant: Attention = "openvino"
 
 
-class _ResetGate(NamedTuple):
+class _ResetAndCandidate(NamedTuple):
     """The reset gate, with its argument and the argument of the candidate."""
 
     r: FoundActivation
-    r_part: GatePart
-    n_part: GatePart
+    r_part: GateArgument
+    n_part: GateArgument
 
 
 class _Matcher:
@@ -110,7 +110,7 @@ class _Matcher:
             if gate.factor != 1.0:  # only the reset gate's factor can move into R
                 raise MissError(f"{what} is {gate.factor:.15g} times {gate.function}")
         z_part = self._linear(z.argument, "the update gate")
-        r, r_part, n_part = self._candidate(n.argument, z)
+        r, r_part, n_part = self._reset_and_candidate(n.argument, z)
         parts = [z_part, r_part, n_part]
         if r.function != z.function:
             raise MissError(f"its gates are {z.function} and {r.function}; must be the same function")
@@ -132,7 +132,7 @@ class _Matcher:
             R,
             B,
             (z.function, n.function),
-            r_part.reset_after,
+            r_part.linear_before_reset,
             z.clip,
             attention,
             is_inverted,
@@ -216,15 +216,15 @@ class _Matcher:
 
     # Sums of matmuls
 
-    def _linear(self, q: Polynomial, what: str) -> GatePart:
+    def _linear(self, q: Polynomial, what: str) -> GateArgument:
         """Return the parameters of a gate's argument."""
-        part = GatePart(self.width)
+        part = GateArgument(self.width)
         for monomial, coefficient in q.terms.items():
             if not self._add_term(part, monomial, coefficient):
                 raise MissError(f"{what} is not a function of a sum of products with x and h")
         return part
 
-    def _add_term(self, part: GatePart, monomial: Monomial, coefficient: Array) -> bool:
+    def _add_term(self, part: GateArgument, monomial: Monomial, coefficient: Array) -> bool:
         """Add a term to a gate; return False if it is neither a matmul with x or h nor a bias."""
         if not monomial:
             part.bias = part.bias + np.broadcast_to(coefficient, self.width)
@@ -243,12 +243,12 @@ class _Matcher:
         part.R = part.R + (atom.weights() * coefficient).T
         return True
 
-    def _candidate(self, q: Polynomial, z: FoundActivation) -> _ResetGate:
+    def _reset_and_candidate(self, q: Polynomial, z: FoundActivation) -> _ResetAndCandidate:
         """Return the reset gate, and the parameters of the reset gate and of the candidate."""
         after = self._reset_after(q, z)
         if after is not None:
             return after
-        part, reset = GatePart(self.width), None
+        part, reset = GateArgument(self.width), None
         for monomial, coefficient in q.terms.items():
             if self._is_matmul_of_gated_state(monomial):
                 atom = self.algebra.atoms[monomial[0]]
@@ -266,7 +266,7 @@ class _Matcher:
             raise MissError(words)
         r = self._reset_gate(reset, z)
         part.R = part.R * r.factor
-        return _ResetGate(r, self._linear(r.argument, "the reset gate"), part)
+        return _ResetAndCandidate(r, self._linear(r.argument, "the reset gate"), part)
 
     def _reset_gate(self, reset: Polynomial, z: FoundActivation) -> FoundActivation:
         """Return the reset gate, if possible as a multiple of the update gate's function."""
@@ -301,8 +301,8 @@ class _Matcher:
         atom = self.algebra.atoms[monomial[0]]
         return atom.kind == "matmul" and not same(atom.arguments[0], self.h)
 
-    def _reset_after(self, q: Polynomial, z: FoundActivation) -> _ResetGate | None:
-        """Return the result of `_candidate` for a term r∘(h·R + b); None if there is no such term."""
+    def _reset_after(self, q: Polynomial, z: FoundActivation) -> _ResetAndCandidate | None:
+        """Return both gates for a term r∘(h·R + b); None if there is no such term."""
         factors = {number for monomial in q.terms if len(monomial) > 1 for number in monomial}
         matmuls = sorted(filter(self._is_matmul_of_state, factors))
         if not matmuls:
@@ -323,7 +323,7 @@ class _Matcher:
         atom = self.algebra.atoms[number]
         return atom.kind == "matmul" and same(atom.arguments[0], self.h)
 
-    def _reset_after_of(self, q: Polynomial, z: FoundActivation, matmuls: list[int]) -> _ResetGate:
+    def _reset_after_of(self, q: Polynomial, z: FoundActivation, matmuls: list[int]) -> _ResetAndCandidate:
         reset: Polynomial | None = None
         R = np.zeros((self.width, self.width))
         rest = q
@@ -348,12 +348,12 @@ class _Matcher:
         if lead in rest.terms:
             inner = np.broadcast_to(rest.terms[lead] / reset.terms[lead], self.width)
             rest = add(rest, scale(reset, inner), -1.0)
-        part = GatePart(self.width)
+        part = GateArgument(self.width)
         for monomial, coefficient in rest.terms.items():
             if any(map(self.depends, monomial)):
                 raise MissError("its candidate uses the state outside the reset gate's matmul")
             self._add_term(part, monomial, coefficient)
         part.R, part.inner_bias = R * r.factor, inner * r.factor
         gate_part = self._linear(r.argument, "the reset gate")
-        gate_part.reset_after = True
-        return _ResetGate(r, gate_part, part)
+        gate_part.linear_before_reset = True
+        return _ResetAndCandidate(r, gate_part, part)

@@ -26,7 +26,7 @@ class _Term(NamedTuple):
     is_matmul: bool  # whether each unit uses all columns
 
 
-class GatePart:
+class GateArgument:
     """The argument of one gate: a sum of products with x, of a product with h, and of biases."""
 
     def __init__(self, width: int) -> None:
@@ -34,11 +34,11 @@ class GatePart:
         self.R: Array = np.zeros((width, width))
         self.bias: Array = np.zeros(width)
         self.inner_bias: Array = np.zeros(width)  # Rb, if the reset gate multiplies it
-        self.reset_after = False  # whether the reset gate is applied after the matmul with R
+        self.linear_before_reset = False  # whether the reset gate is applied after the matmul with R
 
 
 def join_inputs(
-    algebra: Algebra, width: int, parts: Sequence[GatePart]
+    algebra: Algebra, width: int, parts: Sequence[GateArgument]
 ) -> tuple[tuple[View, ...], Array, tuple[bool, ...]]:
     """Return the values that form x, W, and for each value whether all units of all gates use all of it."""
     columns: dict[_Value, dict[tuple[int, ...], int]] = {}  # the position in W of each column

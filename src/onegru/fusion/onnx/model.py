@@ -27,7 +27,7 @@ def fuse_model(source: Source, model: ModelProto, progress: Progress | None = No
         return search
     if opset < AUGRU_OPSET:
         reason = f"an AUGRU needs opset {AUGRU_OPSET} or later; convert the model with onnx.version_converter"
-        search.allows = lambda cell: reason if cell.attention else ""
+        search.why_not = lambda cell: reason if cell.attention else ""
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     fuse_flow(flow, search)
     if search.fused:

@@ -37,7 +37,7 @@ def fuse_ir(
             ir.reader.names,
             str(path),
             progress=progress,
-            allows=_why_not,
+            why_not=_why_not,
             has_lengths=False,
             writes=WRITTEN,
             only_layers=only_layers,

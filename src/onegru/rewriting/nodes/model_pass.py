@@ -18,7 +18,7 @@ from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.flow import GraphTypes, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
-from onegru.formats.onnx.order import sort_nodes
+from onegru.formats.onnx.order import nodes_in_order
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import (
     Source,
@@ -84,7 +84,7 @@ class _Rewriter:
         is_named = add_augru_functions(given, source)  # broken ones crash onnx's shape inference
         function_count = len(given.functions)
         self.model = unfold_functions(source, given)
-        sort_nodes(source, self.model.graph)  # rejects graphs with cycles or ambiguous names
+        nodes_in_order(source, self.model.graph)  # rejects graphs with cycles or ambiguous names
         has_augru = any(map(is_augru, all_nodes(self.model.graph.node)))
         self.decomposes_augru = options.decomposes_augru and has_augru
         if is_named and not self.decomposes_augru:

@@ -12,14 +12,14 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.table import operator_of
 from onegru.formats.stream_note import State
 from onegru.timeline.planning.plan import FirstSteps
-from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, refusal
+from onegru.timeline.size_names import SizeNames, dtype_of, name_of, plain, refusal
 
 _COMPUTED_BOUNDS = 10  # the first opset where a Slice has computed bounds
 
 
 def accumulate_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
     """Continue a sum or product from the last chunk, which is prepended to keep the order."""
-    label = label_of(op)
+    label = name_of(op)
     dtype = dtype_of(edit.flow, op, op.inputs[0])
     what, begins = op.kind.removeprefix("Cum").lower(), operator_of(op.kind).start_value
     state = new_state(edit, op, what, dtype, sizes.first_shape(op, op.inputs[0], axis, 1))
@@ -34,7 +34,7 @@ def accumulate_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
 
 def number_on(edit: Edit, op: Op, step: int) -> State:
     """Continue a Range after the steps of all earlier chunks, which a state counts as integers."""
-    label, dtype = label_of(op), dtype_of(edit.flow, op, op.outputs[0])
+    label, dtype = name_of(op), dtype_of(edit.flow, op, op.outputs[0])
     state = new_state(edit, op, "steps", "int64", (1,))
     own = edit.add("Range", op.inputs, f"{label}/own", before=op)
     edit.flow.set_dtype(own, dtype)
@@ -52,7 +52,7 @@ def number_on(edit: Edit, op: Op, step: int) -> State:
 def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> State:
     """Restrict an operator to the first steps of a run, which a state stores across chunks."""
     op, axis, steps, copies, _ = first
-    label, now = label_of(op), edit.input_of(op, 0)
+    label, now = name_of(op), edit.input_of(op, 0)
     shape = sizes.first_shape(op, op.inputs[0], axis, 0)
     state = new_state(edit, op, "first", dtype_of(edit.flow, op, op.inputs[0]), shape, axis)
     joined = edit.add("Concat", [state.input, now], f"{label}/all", before=op, axis=axis)
@@ -73,16 +73,16 @@ def size_of(edit: Edit, op: Op, opset: int, value: str, axis: int) -> str:
         raise refusal(
             op, f"a Slice has no computed bounds before opset {_COMPUTED_BOUNDS}; convert the model"
         )
-    shape = edit.add("Shape", [value], f"{label_of(op)}/shape", before=op)
+    shape = edit.add("Shape", [value], f"{name_of(op)}/shape", before=op)
     edit.flow.set_dtype(shape, "int64")
-    return edit.slice(shape, 0, axis, axis + 1, f"{label_of(op)}/size", before=op)
+    return edit.slice(shape, 0, axis, axis + 1, f"{name_of(op)}/size", before=op)
 
 
 def new_state(
     edit: Edit, op: Op, what: str, dtype: str, shape: Sequence[int | str], opened: int | None = None
 ) -> State:
     """Add a state that begins with zeros, and may later have another number of steps."""
-    label = label_of(op)
+    label = name_of(op)
     input_name, output_name = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
     declared, later = (
         [f"{name}_frames" if index == opened else size for index, size in enumerate(shape)]

@@ -21,7 +21,7 @@ from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.edits.counts import accumulate_on, new_state, number_on, size_of, take_first
 from onegru.timeline.edits.sizes import SizesRewriter, with_equal_sizes
 from onegru.timeline.planning.plan import Cache, StreamingPlan
-from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, refusal
+from onegru.timeline.size_names import SizeNames, dtype_of, name_of, plain, refusal
 from onegru.timeline.starts import evaluated
 
 _MOST_ELEMENTS = 1 << 21  # of a state that is followed element by element
@@ -185,7 +185,7 @@ class StreamingRewriter:
         if key in self.joined:
             edit.set_input(op, port, self.joined[key])
             return
-        label = label_of(op)
+        label = name_of(op)
         shape = self.sizes.first_shape(op, value, axis, first)
         is_open = steps != first or is_paced
         state = new_state(edit, op, "cache", dtype_of(self.flow, op, value), shape, axis if is_open else None)
@@ -209,7 +209,7 @@ class StreamingRewriter:
         """Delay an output by a number of steps."""
         self.delayed_outputs[name] = self.edit.add("Identity", [name], f"{name}/held")
         end = self.edit.producers[self.delayed_outputs[name]]
-        end.name, own = label_of(self.flow.producers[name]), end.name
+        end.name, own = name_of(self.flow.producers[name]), end.name
         self._add_cache(Cache(end, 0, self.plan.outputs[name], steps, steps, waits=True))
         end.name = own
 
@@ -222,7 +222,7 @@ class StreamingRewriter:
 
     def _open_states(self, op: Op) -> None:
         """Replace the initial states of a recurrence by inputs, and add its last states as outputs."""
-        edit, label = self.edit, label_of(op)
+        edit, label = self.edit, name_of(op)
         for (first, last), what in zip(recurrent(op).states, ("state", "cell"), strict=False):
             old = edit.input_of(op, first)
             if (outside := self.analysis.unstreamed_input(old, self.plan.inputs)) is not None:
@@ -270,7 +270,7 @@ class StreamingRewriter:
         ):
             raise _not_joined(name, parts, self.analysis.is_only_initial_state(name))
         order, axis, has_shape = ways[0]
-        given = edit.fresh(f"{plain(label_of(op))}_state_out" if len(parts) == 1 else f"{name}_out")
+        given = edit.fresh(f"{plain(name_of(op))}_state_out" if len(parts) == 1 else f"{name}_out")
         ends = [
             edit.output_of(one, last) or edit.ensure_output(one, last, edit.fresh(f"{given}/part"))
             for _, one, last in (parts[index] for index in order)
@@ -282,7 +282,7 @@ class StreamingRewriter:
             edit.add("Reshape", [joined, edit.ints(*sizes)], f"{given}/shape", output=given)
         dims = self.sizes.declared(name)
         edit.add_output(given, self.flow.dtype(name) or "float32", dims)
-        self.states.append(State(name, given, label_of(op), dims))
+        self.states.append(State(name, given, name_of(op), dims))
 
     def _state_shape(self, op: Op) -> tuple[tuple[int, ...], tuple[int | str, ...], tuple[int, ...]]:
         """Return the sizes of a state before its rows, of its rows (one or more axes), and after them."""
@@ -301,7 +301,7 @@ class StreamingRewriter:
 
 def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_only_initial: bool) -> SpecError:
     """Return the error for states that are not exactly the parts of an input."""
-    labels = ", ".join(dict.fromkeys(repr(label_of(one)) for _, one, _ in parts))
+    labels = ", ".join(dict.fromkeys(repr(name_of(one)) for _, one, _ in parts))
     why = "each must start from its own part, and all parts must be used"
     if not is_only_initial:
         why = "no other operator may use it"

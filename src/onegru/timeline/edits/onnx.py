@@ -18,14 +18,14 @@ from onegru.formats.onnx.branches import inline_branches
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import unfold_functions
-from onegru.formats.onnx.order import sort_nodes
+from onegru.formats.onnx.order import nodes_in_order
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, drop_named, replace_nodes
 from onegru.formats.onnx.values import names_in
 from onegru.formats.onnx.writing.edit import apply_edit
 from onegru.formats.stream_note import write_note
 from onegru.timeline.analysis import TimeAnalysis
-from onegru.timeline.check import AsItIs
+from onegru.timeline.check import UnchangedCheck
 from onegru.timeline.edits.edit import Streaming, StreamingRewriter
 from onegru.timeline.find_time import asked_axes, find_time
 from onegru.timeline.planning.plan import StreamingPlan
@@ -49,7 +49,7 @@ def streaming_model(
         raise SpecError(f"{source.name}: was already rewritten for streaming; it runs in chunks as it is")
     add_augru_functions(given, source)
     model = unfold_functions(source, given)
-    sort_nodes(source, model.graph)
+    nodes_in_order(source, model.graph)
     if model.ir_version < _LEAST_IR:
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
         model.ir_version = _LEAST_IR
@@ -117,7 +117,7 @@ def _fix_steps(
     return steps
 
 
-def annotated_model(source: Source, model: ModelProto, graph: Graph, found: AsItIs) -> Streaming:
+def annotated_model(source: Source, model: ModelProto, graph: Graph, found: UnchangedCheck) -> Streaming:
     """Return a model that runs in chunks unchanged, with metadata about its states."""
     _name_sizes(model, {})
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)

@@ -13,7 +13,7 @@ from onegru.formats.graph import STREAM_KEY, Graph, kept_states
 from onegru.formats.openvino.writing.edit import EditedIr
 from onegru.formats.stream_note import State, write_note
 from onegru.timeline.analysis import TimeAnalysis
-from onegru.timeline.check import AsItIs
+from onegru.timeline.check import UnchangedCheck
 from onegru.timeline.edits.edit import Streaming, StreamingRewriter
 from onegru.timeline.find_time import asked_axes
 from onegru.timeline.planning.planner import plan_streaming
@@ -104,7 +104,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
         raise FormatError(f"{graph.path}: its layers cannot be followed ({error})") from error
 
 
-def annotated_ir(graph: Graph, found: AsItIs) -> Streaming:
+def annotated_ir(graph: Graph, found: UnchangedCheck) -> Streaming:
     """Return an IR that runs in chunks unchanged, with metadata about its states."""
     ir = _Ir(graph)
     sizes = ir.sizes()

@@ -12,7 +12,7 @@ from onegru.dataflow.operator import Op, Size
 from onegru.formats.stream_note import State
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.planning.plan import StreamingPlan
-from onegru.timeline.size_names import SizeNames, label_of, refusal
+from onegru.timeline.size_names import SizeNames, name_of, refusal
 
 
 class SizesRewriter:
@@ -31,7 +31,7 @@ class SizesRewriter:
         rank = len(self.analysis.shape(op.inputs[1]) or ())
         if others := [indexed + axis for axis in range(rank) if axis != time_axis]:
             axes = self.edit.ints(*others)
-            value = self.edit.add("Unsqueeze", [value, axes], f"{label_of(op)}/axes", before=op)
+            value = self.edit.add("Unsqueeze", [value, axes], f"{name_of(op)}/axes", before=op)
         self.edit.replace_operator(op, "Identity", [value])
 
     def take_latest(self, op: Op) -> None:
@@ -86,7 +86,7 @@ class SizesRewriter:
             why = "its sizes contain a fixed number of steps, and a dynamic size that no input has"
             raise refusal(op, why)
         number, input_axes = factors
-        edit, label = self.edit, label_of(op)
+        edit, label = self.edit, name_of(op)
         found = [] if number == 1 else [edit.ints(number)]
         for name, other in input_axes:
             shape = edit.add("Shape", [name], f"{label}/shape", before=op)
@@ -103,13 +103,13 @@ class SizesRewriter:
             edit.set_input(op, 1, edit.ints(*numbers))
         else:
             parts = [size if isinstance(size, str) else edit.ints(size) for size in sizes]
-            edit.set_input(op, 1, edit.add("Concat", parts, f"{label_of(op)}/sizes", before=op, axis=0))
+            edit.set_input(op, 1, edit.add("Concat", parts, f"{name_of(op)}/sizes", before=op, axis=0))
         if "allowzero" in op.attributes:
             self.edit.set(op, allowzero=None)
 
     def open_size(self, op: Op, index: int, axis: int) -> None:
         """Let a Resize or an Expand keep the number of steps of its input."""
-        edit, label, port = self.edit, label_of(op), 1 if op.kind == "Expand" else 3
+        edit, label, port = self.edit, name_of(op), 1 if op.kind == "Expand" else 3
         sizes = edit.input_of(op, port)
         if op.kind == "Expand":  # 1 keeps a size
             own = edit.ints(1)

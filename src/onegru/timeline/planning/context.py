@@ -51,7 +51,7 @@ class PlanContext:
         """Reject the current operator."""
         self.hazards.append((hazard, message, False))
 
-    def refuse_ends(self, message: str, hazard: Hazard = "remembers") -> None:
+    def refuse_uncarried(self, message: str, hazard: Hazard = "remembers") -> None:
         """Reject the current operator, unless the model itself carries steps from run to run."""
         self.hazards.append((hazard, message, True))
 

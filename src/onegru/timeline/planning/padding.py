@@ -20,7 +20,7 @@ class PaddingPlanner(PlannerPart):
         operator = operator_of(op.kind)
         is_removable = op.kind in ("Pad", "Slice") or isinstance(operator, Window)
         if move.pad_begin < 0 or (move.pad_end < 0 and op.kind != "Pad") or not is_removable:
-            self.context.refuse_ends(f"{move.message}, but a stream does not know where a run ends")
+            self.context.refuse_uncarried(f"{move.message}, but a stream does not know where a run ends")
         elif (
             not operator.pads_with_zeros(self.analysis.call(op)) or self.context.may_cancel
         ) and self._put_in_front(op, move, extent):
@@ -40,7 +40,7 @@ class PaddingPlanner(PlannerPart):
             fill = None
         elif mode != "constant":
             words = f"pads time with steps of the run (mode {mode!r}); must be constant, or mode 'edge'"
-            self.context.refuse_ends(words)
+            self.context.refuse_uncarried(words)
             return False
         elif (
             op.kind != "Pad"
@@ -48,7 +48,7 @@ class PaddingPlanner(PlannerPart):
             or fill != fill
             or (extent.left_pad and fill)
         ):
-            self.context.refuse_ends("pads the time axis with a value that is not a known number")
+            self.context.refuse_uncarried("pads the time axis with a value that is not a known number")
             return False
         return self._begin_with(op, 0, move, extent, fill)
 
@@ -85,18 +85,18 @@ class PaddingPlanner(PlannerPart):
         operator, first = operator_of(op.kind), extent.left_pad + move.pad_begin
         pads_with_zeros = operator.pads_with_zeros(self.analysis.call(op))
         if operator.window == "conv" and first and not pads_with_zeros:
-            self.context.refuse_ends("pads the time axis with values other than zero")
+            self.context.refuse_uncarried("pads the time axis with values other than zero")
         later, fill = move.reach - first, 0.0
         self.context.extents[name] = TimeExtent(extent.delay + max(later, 0), max(-later, 0), right_pad)
         if later < 0 and not adds_no_bias(op, operator):
-            self.context.refuse_ends(f"{move.message} and returns more steps than it reads")
+            self.context.refuse_uncarried(f"{move.message} and returns more steps than it reads")
         elif later > 0 and not self.context.delay and extent.delay + later > 0:
             self.context.extents[name] = TimeExtent()  # reported only once
-            self.context.refuse_ends(f"{move.message}: {later_words(extent.delay + later)}")
+            self.context.refuse_uncarried(f"{move.message}: {later_words(extent.delay + later)}")
         elif operator.window == "pool" and move.pad_begin and not pads_with_zeros:
             is_float = (self.flow.dtype(op.inputs[0]) or "").startswith("float")
             if op.label != "MaxPool" or extent.left_pad or not is_float:
-                self.context.refuse_ends("pads the steps that it pools")
+                self.context.refuse_uncarried("pads the steps that it pools")
             fill = -math.inf  # never a maximum, because a window reads at least one step of the run
         if move.pad_begin or move.pad_end:
             self.context.changes.removed_padding.append((op, move.axis))
@@ -130,9 +130,9 @@ class PaddingPlanner(PlannerPart):
         elif is_front and first in self.context.firsts:
             self._join_first(op, axis, extent)
         elif not is_front or not isinstance(steps, int) or first in self.analysis.states:
-            self.context.refuse_ends("joins steps of a run with other values")
+            self.context.refuse_uncarried("joins steps of a run with other values")
         elif self.flow.fill(first) != 0:
-            self.context.refuse_ends(f"inserts {count(steps, 'step')} at the start that are not zeros")
+            self.context.refuse_uncarried(f"inserts {count(steps, 'step')} at the start that are not zeros")
         elif not self._begin_with(op, 1, Move(1, axis, axis, pad_begin=steps), extent, 0.0):
             self.context.extents[op.outputs[0]] = extent._replace(left_pad=extent.left_pad + steps)
             self.context.changes.removed_padding.append((op, axis))
@@ -147,7 +147,7 @@ class PaddingPlanner(PlannerPart):
         is_known = steps <= 1 - before.delay and delay <= 1  # with the first step of the run
         if extent.left_pad or not (is_known or delay == before.delay + steps):
             words = "which are not all known with the first step; change the model to repeat the first step"
-            self.context.refuse_ends(f"inserts {count(steps, 'step')} of the run at the start, {words}")
+            self.context.refuse_uncarried(f"inserts {count(steps, 'step')} of the run at the start, {words}")
             return
         if wait:
             self.context.changes.caches.append(Cache(op, 1, axis, 0, wait, waits=True))

@@ -227,7 +227,7 @@ class Planner(PlannerPart):
             before = [self._wait_for_zeros(op, *item) for item in zip(takes, before, strict=True)]
         takes_zeros = is_moved or operator.keeps_zeros or bool(operator.window)
         if any(item.left_pad for item in before) and (len(takes) > 1 or not takes_zeros):
-            self.context.refuse_ends("reads leading zeros that another operator added")
+            self.context.refuse_uncarried("reads leading zeros that another operator added")
         return self._align(op, takes, before)
 
     def _check_rule(
@@ -237,13 +237,13 @@ class Planner(PlannerPart):
         kind = op.kind
         if kind in ("Reshape", "Flatten"):
             return
-        said = {(move.input, move.axis, move.to is None or move.output) for move in moves}
+        stated = {(move.input, move.axis, None if move.to is None else move.output) for move in moves}
         for output, name in enumerate(op.outputs):
             if not name or (operator_of(kind).states and output):
                 continue
             for index in takes:
                 for axis in timed[op.inputs[index]]:
-                    if not {(index, axis, True), (index, axis, output)} & said and not (
+                    if not {(index, axis, None), (index, axis, output)} & stated and not (
                         operator_of(kind).window == "pool" and output
                     ):
                         self.context.refuse("unknown", UNKNOWN)
@@ -296,9 +296,9 @@ class Planner(PlannerPart):
         latest = max(before)
         for index, item in zip(takes, before, strict=True):
             if item.right_pad - item.delay != latest.right_pad - latest.delay:
-                self.context.refuse_ends("has inputs with different step counts")
+                self.context.refuse_uncarried("has inputs with different step counts")
             elif item.delay != latest.delay and not self.context.delay and latest.delay > 0:
-                self.context.refuse_ends("has an input whose steps come later than other inputs")
+                self.context.refuse_uncarried("has an input whose steps come later than other inputs")
             elif item.delay != latest.delay:
                 axis, steps = self.context.timed(op.inputs[index])[0], latest.delay - item.delay
                 self.context.changes.caches.append(Cache(op, index, axis, 0, steps, waits=True))
@@ -343,14 +343,14 @@ class Planner(PlannerPart):
             self.context.refuse("remembers", "selects the last step by a fixed index")
         if move.to is None:
             if extent.right_pad or extent.delay:
-                self.context.refuse_ends("selects the last step, which comes later or is unknown")
+                self.context.refuse_uncarried("selects the last step, which comes later or is unknown")
             return
         if not (move.pad_begin or move.pad_end or move.reach):
             if extent.left_pad and operator.window == "conv" and not adds_no_bias(op, operator):
-                self.context.refuse_ends("adds to leading zeros that another operator added")
+                self.context.refuse_uncarried("adds to leading zeros that another operator added")
             return
         if move.pad_end > 0 > extent.right_pad:
-            self.context.refuse_ends(f"{move.message}, and replaces some of its last steps")
+            self.context.refuse_uncarried(f"{move.message}, and replaces some of its last steps")
         if operator.window:
             self.padding.plan_window(op, move, extent)
         else:

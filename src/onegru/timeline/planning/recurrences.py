@@ -9,7 +9,7 @@ from onegru.dataflow.operator import TIMES, Op
 from onegru.dataflow.table import Move
 from onegru.dataflow.table.recurrences import recurrent
 from onegru.dataflow.walk import moved_from
-from onegru.timeline.analysis import COPIES, time_axis
+from onegru.timeline.analysis import COPY_KINDS, time_axis
 from onegru.timeline.planning.context import COUNTS, NOT_ONLY_TIME, PlannerPart
 from onegru.timeline.planning.plan import TimeExtent
 
@@ -43,14 +43,14 @@ class RecurrencesPlanner(PlannerPart):
             self.context.refuse("unknown", NOT_ONLY_TIME)
             return
         if extent.right_pad > 0 and extent.delay <= 0:
-            self.context.refuse_ends(
+            self.context.refuse_uncarried(
                 f"runs through {count(extent.right_pad, 'step')} after the last one", "unknown"
             )
         if lengths:
             if self._is_full_length(op, extent):
                 self.context.changes.full_length.append(op)
             else:
-                self.context.refuse_ends("has lengths, which count from the first step", "unknown")
+                self.context.refuse_uncarried("has lengths, which count from the first step", "unknown")
         if id(op) in self.context.carried:
             self._delay_states(op, extent)
             return
@@ -66,7 +66,7 @@ class RecurrencesPlanner(PlannerPart):
                 return
         for name in op.outputs[1:]:
             if (extent.delay or extent.right_pad) and self.context.is_read(name):
-                self.context.refuse_ends("returns its last state, which comes later or is unknown")
+                self.context.refuse_uncarried("returns its last state, which comes later or is unknown")
         self.context.changes.recurrent.append(op)
 
     def _delay_states(self, op: Op, extent: TimeExtent) -> None:
@@ -81,7 +81,9 @@ class RecurrencesPlanner(PlannerPart):
 
     def _is_full_length(self, op: Op, extent: TimeExtent) -> bool:
         """Whether the lengths of a recurrence are its number of steps, for all rows."""
-        copied = map(self.context.sizes_in, moved_from(self.flow, op.inputs[recurrent(op).lengths], COPIES))
+        copied = map(
+            self.context.sizes_in, moved_from(self.flow, op.inputs[recurrent(op).lengths], COPY_KINDS)
+        )
         sizes = next((item for item in copied if item is not None), None)
         if sizes is None:
             return False

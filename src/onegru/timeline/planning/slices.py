@@ -113,11 +113,11 @@ class SlicesPlanner(PlannerPart):
             self.context.refuse("unknown", NOT_ONLY_TIME)
             return
         if (later or back) and not self.context.delay and self._takes_steps_apart(op, move, extent):
-            self.context.refuse_ends(ONE_BY_ONE)
+            self.context.refuse_uncarried(ONE_BY_ONE)
             return
         if later and not self.context.delay and extent.delay + later > 0:
             words = later_words(extent.delay + later)
-            self.context.refuse_ends(f"drops the first {count(later, 'step')}: {words}")
+            self.context.refuse_uncarried(f"drops the first {count(later, 'step')}: {words}")
         elif later:
             self.context.changes.caches.append(Cache(op, 0, move.axis, extent.left_pad, front))
             self.context.changes.dropped[id(op), move.axis] = front

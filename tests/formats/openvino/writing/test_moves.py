@@ -9,7 +9,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
-from onegru.dataflow.table.moving import AxisOrder, moved_axes
+from onegru.dataflow.table.moving import AxisOrder, axis_order_of
 from onegru.formats.openvino.writing.moves import composed, is_still, steps
 
 MOVES: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
@@ -41,7 +41,7 @@ def test_moves_compose_to_few_steps() -> None:
             kind, numbers = draw(rng, array)
             flow = Flow([], ["x"], [], {}, {"x": array.shape})
             name = "perm" if kind == "Transpose" else "axes"
-            more = moved_axes(flow, Op(kind, ("x",), ("y",), {name: numbers}))
+            more = axis_order_of(flow, Op(kind, ("x",), ("y",), {name: numbers}))
             assert more is not None
             axes = more if axes is None else composed(axes, more)
             array = MOVES[kind](array, numbers)

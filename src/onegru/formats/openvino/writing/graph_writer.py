@@ -13,7 +13,7 @@ import numpy as np
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
-from onegru.dataflow.table.moving import AxisOrder, moved_axes
+from onegru.dataflow.table.moving import AxisOrder, axis_order_of
 from onegru.formats.openvino.constants import ALIGNED, Constants
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
 from onegru.formats.openvino.flow import IrGraph, IrReader
@@ -133,7 +133,7 @@ class GraphWriter:
         for index, op in enumerate(self._ops):
             is_new = self._is_new(op)
             follows_rewritten = bool(op.inputs) and op.inputs[0] in rewritten
-            axes = moved_axes(self.flow, op)
+            axes = axis_order_of(self.flow, op)
             if axes is not None:
                 source, before = self._moves.get(op.inputs[0], (op.inputs[0], None))
                 self._moves[op.outputs[0]] = (source, axes if before is None else composed(before, axes))
@@ -232,7 +232,7 @@ class GraphWriter:
                 is_free = is_last and value not in self._ports
                 name = value if is_free else self.reader.fresh(f"{value}/{move.kind}")
                 op = replace(move, inputs=(current,), outputs=(name,), name=name)
-                sizes = moved_axes(self.flow, op)
+                sizes = axis_order_of(self.flow, op)
                 assert sizes is not None
                 before = self.flow.shape(current)
                 assert before is not None

@@ -7,7 +7,7 @@ from itertools import combinations, islice
 
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Shape
-from onegru.dataflow.table.moving import AxisOrder, axis_moves
+from onegru.dataflow.table.moving import AxisOrder, ops_that_move_axes
 
 _MOST_TRIED = 100
 
@@ -28,7 +28,7 @@ def is_still(axes: AxisOrder, shape: Shape) -> bool:
 
 
 def steps(axes: AxisOrder, shape: Shape) -> list[Op]:
-    """Return the operators for a move, as in `axis_moves`."""
+    """Return the operators for a move, as in `ops_that_move_axes`."""
     wanted = simple(axes, shape)
     rank = len(shape)
     ones = [axis for axis in range(rank) if shape[axis] == 1 or axis not in axes]
@@ -39,7 +39,7 @@ def steps(axes: AxisOrder, shape: Shape) -> list[Op]:
         target = [axis for index, axis in enumerate(wanted) if index not in new]
         free = iter(axis for axis in left if axis in ones)
         order = [next(free) if axis is None else axis for axis in target]
-        found = axis_moves(gone, [left.index(axis) for axis in order], new)
+        found = ops_that_move_axes(gone, [left.index(axis) for axis in order], new)
         if best is None or len(found) < len(best):
             best = found
     return best or []
