@@ -30,7 +30,7 @@ void RunBoth(const FewStepsKernel& kernel, const FewStepsGradients& first, FewSt
   std::optional<OwnRows<C>> dX, d_attention;
   if (second.dX.data != nullptr) dX.emplace(s.T, s.B, s.I, &second.dX);
   if (second.d_attention.data != nullptr) d_attention.emplace(s.T, s.B, 1, &second.d_attention);
-  ForEach(2, 2, [&](std::size_t d) { kernel.gradients(d == 0 ? first : second); });
+  ParallelFor(2, 2, [&](std::size_t d) { kernel.gradients(d == 0 ? first : second); });
   if (dX) dX->AddToShared();
   if (d_attention) d_attention->AddToShared();
 }
@@ -39,7 +39,7 @@ void RunBoth(const FewStepsKernel& kernel, const FewStepsGradients& first, FewSt
 
 void RunDirections(const FewStepsKernel& kernel, std::span<const FewSteps> directions) {
   const std::size_t threads = ShouldRunBoth(directions[0], directions.size()) ? 2 : 1;
-  ForEach(directions.size(), threads, [&](std::size_t d) { kernel.run(directions[d]); });
+  ParallelFor(directions.size(), threads, [&](std::size_t d) { kernel.run(directions[d]); });
 }
 
 void RunDirections(const FewStepsKernel& kernel, bool is_double, std::span<const FewStepsGradients> directions) {

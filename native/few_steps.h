@@ -28,7 +28,7 @@ struct FewSteps {
   const std::int64_t* lengths;  // [B], each in 0…T
   const std::uint8_t* resets;   // [T, B]: whether the state is reset before the step
   bool resets_to_initial;       // to initial_h; otherwise to zero
-  bool of_dien;                 // see Spec
+  bool has_dien_attention;      // see Spec
   Rows Y;                       // [T, B] rows of H
   Rows Y_h;                     // [B] rows of H
   Rows gates;  // [T, B] rows of [5][H], saved for the gradients: the arguments of r, z and n; h·Rnᵀ + Rbn;

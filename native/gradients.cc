@@ -219,8 +219,8 @@ void RunTogether(Direction& first, Direction* second, std::size_t threads) {
     for (std::size_t d = 0; d < count; ++d) {
       if (!direction(d).NextChunk()) return;
     }
-    ForEach(count * first.row_tasks(), threads, [&](std::size_t i) { direction(i).RunRows(i / count); });
-    ForEach(count * of_weights, threads, [&](std::size_t i) { direction(i).RunWeights(i / count); });
+    ParallelFor(count * first.row_tasks(), threads, [&](std::size_t i) { direction(i).RunRows(i / count); });
+    ParallelFor(count * of_weights, threads, [&](std::size_t i) { direction(i).RunWeights(i / count); });
   }
 }
 
@@ -248,7 +248,7 @@ void RunSaving(const std::shared_ptr<const Packed>& packed, const Call& call) {
   const std::size_t directions = threads == 1 ? 1 : packed->spec().D;
   const std::size_t groups =
       std::min(directions == 1 ? threads : TasksOfEach(threads), std::max<std::size_t>(call.B, 1));
-  ForEach(directions * groups, threads, [&](std::size_t i) {
+  ParallelFor(directions * groups, threads, [&](std::size_t i) {
     const std::size_t group = i / directions, begin = call.B * group / groups;
     Call part = call;
     part.B = call.B * (group + 1) / groups - begin;

@@ -65,7 +65,7 @@ const Kernel& Int8VnniKernel(std::size_t target);         // with VNNI
 const Kernel& Int8By16VnniKernel(std::size_t target);
 
 // The number of steps of a single row whose products with x are computed together, ahead of time.
-inline constexpr std::size_t kAheadRows = 8;
+inline constexpr std::size_t kStepsAhead = 8;
 // A matrix of this many bytes exceeds second-level caches.
 inline constexpr std::size_t kLargeMatrix = 8 << 20;
 // The number of rows of X in one pass over such a W.
@@ -96,7 +96,7 @@ inline std::uint32_t FloatModeOf(const Spec& spec) {
 
 // The number of buffers for states. A late member may write one step ahead of the leader, so an epoch has more.
 inline constexpr std::size_t kStateBuffers = 2, kStateBuffersOfEpoch = 4;
-// A pipelined projection keeps the attention scores of this many chunks, of kAheadRows rows each.
+// A pipelined projection keeps the attention scores of this many chunks, of kStepsAhead rows each.
 inline constexpr std::size_t kPipelinedScoreChunks = 4;
 
 // The owner of scratch memory.
@@ -131,7 +131,7 @@ struct ScratchPlan {
     x = reserve(steps && (!own || copies), (own ? x_rows_at_once : chunks) * spec.I * computed);
     x_rows = reserve(own, chunks * sizeof(void*));
     h_rows = reserve(own, rows_at_once * sizeof(void*));
-    x_transposed = reserve(own, kAheadRows * spec.I * computed);
+    x_transposed = reserve(own, kStepsAhead * spec.I * computed);
     const bool converts = own && (spec.storage == ElementType::kInt8 || spec.rounds_inputs);
     x_converted = reserve(converts, x_rows_at_once * ConvertedRow(spec, spec.I));
     h_converted = reserve(converts, rows_at_once * ConvertedRow(spec, spec.H));

@@ -23,7 +23,7 @@ constexpr std::size_t kMaxRowsAtOnce = 64;
 // The most elements of X that are multiplied together. A sweep of one panel over them takes a few milliseconds.
 constexpr std::size_t kMaxInputsAtOnce = 1 << 22;
 // The minimum, regardless of size: room for the products of two chunks of a single row.
-constexpr std::size_t kMinXRowsAtOnce = 2 * kAheadRows;
+constexpr std::size_t kMinXRowsAtOnce = 2 * kStepsAhead;
 // Up to these limits, a step is bound by the latency of its longest dependency chain, and two chains take no longer
 // than one: vectors of a step, and bytes of both directions' matrices R.
 constexpr std::size_t kMaxVectorsOfPair = 4;
@@ -96,10 +96,10 @@ bool ShouldSplitUnits(const Spec& spec, const Call& call, const Plan& plan, std:
   const auto barriers = [&](std::size_t members) {
     return (spec.linear_before_reset ? 1 : 2) * SecondsOfBarrier(static_cast<double>(members));
   };
-  const double now = core.Seconds(spec, rows, 1.0 / static_cast<double>(plan.members)) +
-                     (plan.members > 1 ? barriers(plan.members) : 0);
-  const double units = core.Seconds(spec, call.B, 1.0 / static_cast<double>(threads)) + barriers(threads);
-  return kMinGain * static_cast<double>(plan.directions) * units < now;
+  const double seconds_by_rows = core.Seconds(spec, rows, 1.0 / static_cast<double>(plan.members)) +
+                                 (plan.members > 1 ? barriers(plan.members) : 0);
+  const double seconds_by_units = core.Seconds(spec, call.B, 1.0 / static_cast<double>(threads)) + barriers(threads);
+  return kMinGain * static_cast<double>(plan.directions) * seconds_by_units < seconds_by_rows;
 }
 
 }  // namespace

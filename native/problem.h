@@ -63,13 +63,13 @@ struct Spec {
   std::size_t D;     // 1 or 2 directions
   bool reversed[2];  // whether a direction runs backwards in time
   bool linear_before_reset;
-  bool attention;       // z = (1 - a)·z, as in OpenVINO's operators
-  bool of_dien;         // with attention: z = 1 - a·(1 - z), as in interest evolution networks (DIEN)
-  double clip;          // infinity: no clipping
-  Activation f[2];      // of z and r, for each direction
-  Activation g[2];      // of n
-  ElementType type;     // of X, h and Y
-  ElementType storage;  // of the packed matrices
+  bool attention;           // z = (1 - a)·z, as in OpenVINO's operators
+  bool has_dien_attention;  // with attention: z = 1 - a·(1 - z), as in interest evolution networks (DIEN)
+  double clip;              // infinity: no clipping
+  Activation f[2];          // of z and r, for each direction
+  Activation g[2];          // of n
+  ElementType type;         // of X, h and Y
+  ElementType storage;      // of the packed matrices
   // With int8 matrices: the number of int8 values per input, 1 or 2. Then the number of weights of a channel that share
   // a scale, a multiple of 4, or 0 for the whole channel.
   std::size_t planes, group;

@@ -215,7 +215,7 @@ LayerFile::LayerFile(Source&& source) : source_(std::move(source)) {
   }
   try {
     ReadDocument(JsonParser::Parse(own->text));
-  } catch (const IllegalGru& error) {  // the file is wrong, not an argument
+  } catch (const InvalidArgument& error) {  // the file is wrong, not an argument
     throw BadFile(error.what());
   }
   if (found_ != tensors_.size()) throw BadFile("has a tensor that does not belong to a layer");
@@ -363,7 +363,7 @@ std::vector<unsigned char> LayerFile::Numbers(const Weight& weight) const {
   return Bytes(numbers);
 }
 
-LayerOfFile LayerFile::Read(std::size_t index) const {
+StoredLayer LayerFile::Read(std::size_t index) const {
   if (index >= layers_.size()) {
     throw NoSuchLayer("index: " + std::to_string(index) + "; the file has " + std::to_string(layers_.size()) +
                       (layers_.size() == 1 ? " layer" : " layers"));

@@ -49,7 +49,7 @@ class Source {
 };
 
 // A layer from a file: its specification, and its weights in the compute type.
-struct LayerOfFile {
+struct StoredLayer {
   onegru_spec spec;
   std::vector<unsigned char> W, R, B;
 };
@@ -62,7 +62,7 @@ class LayerFile {
 
   std::size_t count() const { return layers_.size(); }
   // Throws NoSuchLayer or CannotRead.
-  LayerOfFile Read(std::size_t index) const;
+  StoredLayer Read(std::size_t index) const;
 
  private:
   struct Tensor {

@@ -25,7 +25,7 @@
 using onegru::AlignedBytes;
 using onegru::Call;
 using onegru::ContiguousRows;
-using onegru::IllegalGru;
+using onegru::InvalidArgument;
 using onegru::LayerFile;
 using onegru::Packed;
 using onegru::Rows;
@@ -157,7 +157,7 @@ onegru_status CheckLengths(const std::vector<std::int64_t>& lengths, std::size_t
 }
 
 void RequirePointer(const char* name, const void* pointer) {
-  if (pointer == nullptr) throw IllegalGru(std::string(name) + ": null; must be given");
+  if (pointer == nullptr) throw InvalidArgument(std::string(name) + ": null; must be given");
 }
 
 std::unique_ptr<onegru_layer> MakeLayer(const onegru_spec& given, const void* W, const void* R, const void* B) {
@@ -165,7 +165,7 @@ std::unique_ptr<onegru_layer> MakeLayer(const onegru_spec& given, const void* W,
   const std::size_t computed = ComputedSize(spec.type), rows = 3 * spec.H;
   const auto check = [&](const char* name, const void* data, std::size_t count) {
     const Array array{name, data, count, computed};
-    if (const char* const problem = array.Problem(true)) throw IllegalGru(std::string(name) + ": " + problem);
+    if (const char* const problem = array.Problem(true)) throw InvalidArgument(std::string(name) + ": " + problem);
   };
   check("W", W, Bytes(computed, {spec.D, rows, spec.I}));
   check("R", R, Bytes(computed, {spec.D, rows, spec.H}));
@@ -197,13 +197,13 @@ onegru_options ReadOptions(const onegru_options* given) {
 
 std::unique_ptr<onegru_layer> ReadLayer(const onegru::LayerFile& file, std::size_t index,
                                         const onegru_options& options) {
-  onegru::LayerOfFile found = file.Read(index);
+  onegru::StoredLayer found = file.Read(index);
   if (options.flush_subnormals != ONEGRU_AS_STORED) found.spec.flush_subnormals = options.flush_subnormals;
   const bool is_stored = options.storage.weight_storage == ONEGRU_AS_STORED;
   if (!is_stored) found.spec.storage = options.storage;
   try {
     return MakeLayer(found.spec, found.W.data(), found.R.data(), found.B.data());
-  } catch (const IllegalGru& error) {
+  } catch (const InvalidArgument& error) {
     if (is_stored) throw onegru::BadFile(error.what());  // the file is wrong, not an argument
     throw;
   }
@@ -212,8 +212,8 @@ std::unique_ptr<onegru_layer> ReadLayer(const onegru::LayerFile& file, std::size
 void ReadLayers(const onegru::LayerFile& file, const onegru_options& options, std::size_t capacity,
                 onegru_layer** layers, std::size_t* count) {
   if (file.count() > capacity) {
-    throw IllegalGru("capacity: " + std::to_string(capacity) + "; must be at least " + std::to_string(file.count()) +
-                     ", the number of layers in the file");
+    throw InvalidArgument("capacity: " + std::to_string(capacity) + "; must be at least " +
+                          std::to_string(file.count()) + ", the number of layers in the file");
   }
   std::vector<std::unique_ptr<onegru_layer>> read;
   while (read.size() < file.count()) read.push_back(ReadLayer(file, read.size(), options));
@@ -304,7 +304,7 @@ onegru_status onegru_layer_spec(const onegru_layer* layer, onegru_spec* spec) {
     RequirePointer("spec", spec);
     const std::uint32_t size = spec->size;
     if (size < onegru::kSmallest<onegru_spec> || size > onegru::kLargestSize)
-      throw IllegalGru("spec.size: " + std::to_string(size) + "; must be sizeof(onegru_spec)");
+      throw InvalidArgument("spec.size: " + std::to_string(size) + "; must be sizeof(onegru_spec)");
     const std::size_t known = std::min<std::size_t>(size, sizeof(*spec));
     std::memcpy(spec, &layer->spec, known);
     std::memset(reinterpret_cast<unsigned char*>(spec) + known, 0, size - known);
@@ -373,9 +373,10 @@ onegru_status onegru_stream_create(const onegru_layer* layer, size_t rows, onegr
     RequirePointer("layer", layer);
     RequirePointer("stream", stream);
     const Spec& spec = layer->packed->spec();
-    if (spec.D != 1 || spec.reversed[0]) throw IllegalGru("layer: runs backwards; only forward layers make streams");
+    if (spec.D != 1 || spec.reversed[0])
+      throw InvalidArgument("layer: runs backwards; only forward layers make streams");
     constexpr std::size_t kMostRows = std::numeric_limits<std::int32_t>::max();
-    if (rows < 1 || rows > kMostRows) throw IllegalGru("rows: " + std::to_string(rows) + "; must be 1…2^31 - 1");
+    if (rows < 1 || rows > kMostRows) throw InvalidArgument("rows: " + std::to_string(rows) + "; must be 1…2^31 - 1");
     const std::size_t bytes = StreamCalls::Bytes(*layer->packed, rows);
     const std::size_t row_bytes = spec.H * ComputedSize(spec.type) + 1;
     if (rows > (std::numeric_limits<std::size_t>::max() / 2 - bytes) / row_bytes) throw std::bad_alloc();

@@ -18,7 +18,7 @@ static_assert(ONEGRU_INT8 == static_cast<int>(ElementType::kInt8) &&
               ONEGRU_FLOAT32 == static_cast<int>(ElementType::kFloat32));
 
 void Require(bool holds, const char* name, std::int64_t number, const char* must) {
-  if (!holds) throw IllegalGru(std::string(name) + ": " + std::to_string(number) + "; must be " + must);
+  if (!holds) throw InvalidArgument(std::string(name) + ": " + std::to_string(number) + "; must be " + must);
 }
 
 // Rounds to float32. ONNX files and the Python package have float32 parameters for every dtype.
@@ -30,7 +30,7 @@ double Rounded(double value) {
 }  // namespace
 
 void CheckSize(const char* name, const void* given, std::uint32_t smallest, std::uint32_t known) {
-  if (given == nullptr) throw IllegalGru(std::string(name) + ": null; must be given");
+  if (given == nullptr) throw InvalidArgument(std::string(name) + ": null; must be given");
   std::uint32_t size = 0;
   std::memcpy(&size, given, sizeof(size));
   const std::string member = std::string(name) + ".size";
@@ -53,7 +53,7 @@ Activation CheckedActivation(const onegru_activation& given) {
     if (!takes) return 0.0;
     if (std::isnan(value)) value = otherwise;
     if (std::isnan(value))
-      throw IllegalGru(std::string(name) + ": NaN; must be given, as " + facts.name + " has no default");
+      throw InvalidArgument(std::string(name) + ": NaN; must be given, as " + facts.name + " has no default");
     return Rounded(value);
   };
   return {static_cast<Function>(given.function), parameter("alpha", given.alpha, facts.alpha, facts.takes >= 1),
@@ -76,7 +76,7 @@ Spec CheckedSpec(const onegru_spec& given) {
   if (!(clip > 0) || std::isinf(clip) != std::isinf(given.clip)) {
     char text[32];
     std::snprintf(text, sizeof(text), "%g", given.clip);
-    throw IllegalGru("clip: " + std::string(text) + "; must be > 0 and finite in float32, or infinity for none");
+    throw InvalidArgument("clip: " + std::string(text) + "; must be > 0 and finite in float32, or infinity for none");
   }
   Require(given.flush_subnormals == 0 || given.flush_subnormals == 1, "flush_subnormals", given.flush_subnormals,
           "0 or 1");
@@ -107,7 +107,7 @@ Spec CheckedSpec(const onegru_spec& given) {
   spec.reversed[1] = true;
   spec.linear_before_reset = given.linear_before_reset != 0;
   spec.attention = given.attention != ONEGRU_NO_ATTENTION;
-  spec.of_dien = given.attention == ONEGRU_ATTENTION_DIEN;
+  spec.has_dien_attention = given.attention == ONEGRU_ATTENTION_DIEN;
   spec.clip = clip;
   spec.flush_subnormals = given.flush_subnormals != 0;
   spec.type = static_cast<ElementType>(given.dtype);

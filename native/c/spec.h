@@ -27,8 +27,8 @@ inline constexpr std::uint32_t kSmallest<onegru_call> = offsetof(onegru_call, Y_
 // No structure is larger. The limit rejects uninitialized sizes before CheckSize reads memory after the structure.
 inline constexpr std::uint32_t kLargestSize = 4096;
 
-// Throws IllegalGru if a structure is null or has a wrong size, and Unsupported if a newer program has set a field that
-// this library does not know.
+// Throws InvalidArgument if a structure is null or has a wrong size, and Unsupported if a newer program has set a field
+// that this library does not know.
 void CheckSize(const char* name, const void* given, std::uint32_t smallest, std::uint32_t known);
 
 // Returns the program's structure in this library's version. Fields that the program does not know are 0.
@@ -41,7 +41,7 @@ Structure Known(const char* name, const Structure* given) {
   return known;
 }
 
-// Throw IllegalGru if a value is invalid.
+// Throw InvalidArgument if a value is invalid.
 Spec CheckedSpec(const onegru_spec& given);
 void CheckOptions(const onegru_options& given);
 Activation CheckedActivation(const onegru_activation& given);

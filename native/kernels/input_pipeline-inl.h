@@ -24,7 +24,7 @@ enum class InputProjection {
   kFusedPerTile,   // in the step, before the product of each tile with R, so that a panel of W is read just before R's
   kFusedPerPanel,  // the same for more rows than a tile has: all rows of a panel before its tiles
   kPerStep,        // before each step: for one row, one panel and few inputs
-  kPipelined,      // for kAheadRows steps, during the products with h in the previous chunk: for one row
+  kPipelined,      // for kStepsAhead steps, during the products with h in the previous chunk: for one row
 };
 
 // Whether the input projection may be pipelined.
@@ -53,10 +53,10 @@ struct InputPipeline {
     const bool is_by_step = is_single_tile && view.owner == ScratchOwner::kCaller && panels == 1 && view.spec.D == 1 &&
                             view.spec.I <= kMaxInputsByStep && view.steps > 1;
     mode = is_by_step ? InputProjection::kPerStep : is_ahead ? InputProjection::kPipelined : InputProjection::kChunked;
-    most_rows = is_ahead ? kAheadRows : view.item.x_rows_at_once;
-    ONEGRU_ASSERT(!is_ahead || kPipelinedScoreChunks * kAheadRows <= 2 * view.item.x_rows_at_once);
+    most_rows = is_ahead ? kStepsAhead : view.item.x_rows_at_once;
+    ONEGRU_ASSERT(!is_ahead || kPipelinedScoreChunks * kStepsAhead <= 2 * view.item.x_rows_at_once);
     xp_row = is_ahead ? 3 * kLanesOf<C> : 3 * view.padded;
-    xp_panel = is_ahead ? kAheadRows * 3 * kLanesOf<C> : 3 * kLanesOf<C>;
+    xp_panel = is_ahead ? kStepsAhead * 3 * kLanesOf<C> : 3 * kLanesOf<C>;
     chunk = 0;
     chunk_end = view.step;
     is_first_of_chunk = true;

@@ -242,7 +242,7 @@ void PrepareAhead(ItemState<C, S>& s) {
   const bool first = in.chunk == 0;
   size_t end = s.step;
   size_t rows = first ? in.Gather(s, end, in.chunk, !s.IsShared()) : 0;
-  in.chunk_end = end = HWY_MIN(s.step + kAheadRows, s.steps);
+  in.chunk_end = end = HWY_MIN(s.step + kStepsAhead, s.steps);
   const size_t next_rows = in.Gather(s, end, in.chunk + 1, !s.IsShared());
   s.handover.CloseWindow();
   in.attention_step = in.attention + in.ScorePlace(s, in.chunk);
@@ -250,16 +250,16 @@ void PrepareAhead(ItemState<C, S>& s) {
     in.xp_step = in.xp;
     ProjectChunk(s, place, rows, in.xp, s.first);
   } else {
-    s.ahead.Finish(hn::ScalableTag<C>(), [&] { return s.PollCancel(kAheadRows); });
+    s.ahead.Finish(hn::ScalableTag<C>(), [&] { return s.PollCancel(kStepsAhead); });
     in.xp_step = in.xp_ahead;
   }
   if (next_rows == 0) return;
-  in.xp_ahead = in.xp_step == in.xp ? in.xp + kAheadRows * 3 * s.padded : in.xp;
+  in.xp_ahead = in.xp_step == in.xp ? in.xp + kStepsAhead * 3 * s.padded : in.xp;
   ProjectChunk(s, next, next_rows, in.xp_ahead, full_end);
-  for (size_t r = 0; r < kAheadRows; ++r) {
+  for (size_t r = 0; r < kStepsAhead; ++r) {
     const C* const x = r < next_rows ? in.x_rows[next + r] : nullptr;
     C* const to = in.x_transposed + r;
-    for (size_t k = 0; k < s.spec.I; ++k) to[k * kAheadRows] = x == nullptr ? C{0} : x[k];
+    for (size_t k = 0; k < s.spec.I; ++k) to[k * kStepsAhead] = x == nullptr ? C{0} : x[k];
   }
   s.ahead.Start(static_cast<const S*>(s.weights.W), s.spec.I, s.spec.H, s.geometry, s.first, full_end, in.x_transposed,
                 static_cast<const C*>(s.weights.bx), in.xp_ahead);

@@ -43,20 +43,20 @@ HWY_INLINE auto& Of(const At& at) {
 
 // Any activation with a clip. It is out of line, because most layers have Sigmoid and Tanh without a clip.
 template <class D, class V>
-HWY_NOINLINE V ActivateBounded(D d, const Activation& activation, double clip, V x) {
+HWY_NOINLINE V ActivateClipped(D d, const Activation& activation, double clip, V x) {
   return Activate(d, activation, Clip(d, x, hn::Set(d, static_cast<hn::TFromD<D>>(clip))));
 }
 
 template <Gate kGate, class C, class Part>
 HWY_INLINE void ApplyF(const StepState<C>& s, Part part) {
   if (HWY_LIKELY(s.is_default)) return part.ForEach(ONEGRU_AT { Of<kGate>(at) = Sigmoid(at.d, Of<kGate>(at)); });
-  part.ForEach(ONEGRU_AT { Of<kGate>(at) = ActivateBounded(at.d, s.f, s.spec.clip, Of<kGate>(at)); });
+  part.ForEach(ONEGRU_AT { Of<kGate>(at) = ActivateClipped(at.d, s.f, s.spec.clip, Of<kGate>(at)); });
 }
 
 template <class C, class Part>
 HWY_INLINE void ApplyG(const StepState<C>& s, Part part) {
   if (HWY_LIKELY(s.is_default)) return part.ForEach(ONEGRU_AT { at.n = Tanh(at.d, at.n); });
-  part.ForEach(ONEGRU_AT { at.n = ActivateBounded(at.d, s.g, s.spec.clip, at.n); });
+  part.ForEach(ONEGRU_AT { at.n = ActivateClipped(at.d, s.g, s.spec.clip, at.n); });
 }
 
 // (1 - a)·z, or 1 - a·(1 - z) = (1 - a) + a·z
@@ -66,7 +66,7 @@ HWY_INLINE void Attend(const StepState<C>& s, Part part) {
   part.ForEach(ONEGRU_AT {
     const C a = s.in.attention_step[at.row];
     const auto one = hn::Set(at.d, C{1}), rest = hn::Set(at.d, C{1} - a);
-    if (!s.spec.of_dien) {
+    if (!s.spec.has_dien_attention) {
       at.z = hn::Mul(rest, at.z);
     } else if (HWY_UNLIKELY(std::isinf(a))) {  // the sum of its two parts would be NaN
       at.z = NegMultiplyAdd(hn::Set(at.d, a), hn::Sub(one, at.z), one);
@@ -93,7 +93,7 @@ HWY_INLINE void StoreState(const StepState<C>& s, const At& at, V units, C* stat
 }
 
 template <class C, class At>
-HWY_INLINE auto H(const StepState<C>& s, const At& at) {
+HWY_INLINE auto PreviousState(const StepState<C>& s, const At& at) {
   return hn::Load(at.d, StatePtr(s, s.State(s.step, 0), at));
 }
 
@@ -204,7 +204,7 @@ struct ResetBeforeGatesStages {
   template <class Part>
   HWY_INLINE void Gates(Part part) const {
     ApplyF<kR>(s, part);
-    part.ForEach(ONEGRU_AT { StoreState(s, at, hn::Mul(at.r, H(s, at)), s.rh); });
+    part.ForEach(ONEGRU_AT { StoreState(s, at, hn::Mul(at.r, PreviousState(s, at)), s.rh); });
     ApplyF<kZ>(s, part);
     if (Saves(s)) part.ForEach(ONEGRU_AT { Save(s, at, kSavedR, at.r), Save(s, at, kSavedZ, at.z); });
     Attend(s, part);

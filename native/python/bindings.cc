@@ -37,7 +37,7 @@ std::vector<std::string> TargetNames(bool only_available) {
 
 // table: native_interface
 constexpr const char kInterface[] =
-    "aae4c3307e62 Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
+    "b96eea54fe5f Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
     "Softplus float16 bfloat16 float32 float64 int8 64";
 // end
 
@@ -63,7 +63,7 @@ NB_MODULE(_native, m) {
   m.def("num_threads", &onegru::NumThreads, "Returns how many threads a call may use.");
   m.def("limit_threads", &onegru::LimitThreads, nb::arg("most"),
         "Limits the threads that calls of this thread use; 0 removes the limit.");
-  m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"), nb::arg("makes_room"),
+  m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"), nb::arg("avoids_contention"),
         "Sets how many threads a call may use, 1…64, and whether it uses fewer while other processes need the CPUs.");
   m.def(
       "release_memory", [] { return onegru::ThePool().Release(); },

@@ -64,7 +64,7 @@ void TakeForm(const nb::tuple& form, FewSteps* s) {
   s->f = ActivationOf(form[3]);
   s->g = ActivationOf(form[4]);
   s->resets_to_initial = nb::cast<bool>(form[5]);
-  s->of_dien = nb::cast<bool>(form[6]);
+  s->has_dien_attention = nb::cast<bool>(form[6]);
 }
 
 void TakeSizes(const nb::tuple& sizes, FewSteps* s) {

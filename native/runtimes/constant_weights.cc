@@ -104,13 +104,13 @@ class ConstantWeights::Pass {
       for (const std::string& key : keys) Register(key, weight);
     }
     Nodes idle;
-    if (makers_.empty()) return idle;
+    if (producers_.empty()) return idle;
     for (const ort::Node* const node : nodes_) {
       for (const auto& values : {Inputs(api_, node), OuterInputs(api_, node)})
-        for (const std::string& name : NamesOf(api_, values)) takers_[name].insert(node);
+        for (const std::string& name : NamesOf(api_, values)) consumers_[name].insert(node);
     }
     for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node)
-      if (makers_.contains(*node) && Idles(*node)) idle.push_back(*node);
+      if (producers_.contains(*node) && RecordIfIdle(*node)) idle.push_back(*node);
     return idle;
   }
 
@@ -201,7 +201,7 @@ class ConstantWeights::Pass {
                  [&](const ort::Node* node) { return makers.contains(node); });
     const ValueHandle result = Evaluate(ordered, constants, name);
     if (result == nullptr) return nullptr;
-    makers_.merge(makers);
+    producers_.merge(makers);
     for (auto [item, end] = owner_.computed_.equal_range(name); item != end; ++item)
       if (AreEqual(api_, item->second->value.get(), result.get())) return item->second;
     auto weight = std::make_shared<ComputedWeight>();
@@ -224,8 +224,8 @@ class ConstantWeights::Pass {
       if (one != nullptr) one->is_ambiguous = true;
   }
 
-  // Whether a node is idle: all its consumers are GRU nodes that know its result, or idle nodes.
-  bool Idles(const ort::Node* node) {
+  // Records a node if all its consumers are GRU nodes that know its result, or idle nodes; returns whether they are.
+  bool RecordIfIdle(const ort::Node* node) {
     auto found = std::make_shared<Idle>();
     const auto outputs = Outputs(api_, node);
     for (const ort::ValueInfo* const value : outputs) {
@@ -239,7 +239,7 @@ class ConstantWeights::Pass {
       }
       found->outputs.back().shape = KindOf(api_, value).value().shape;
       if (Asks(api_, value, ort::ValueInfo_IsGraphOutput)) return false;
-      for (const ort::Node* const taker : takers_[name]) {
+      for (const ort::Node* const taker : consumers_[name]) {
         const auto known = idle_.find(taker);
         if (known != idle_.end()) {
           found->weights.insert(found->weights.end(), known->second->weights.begin(), known->second->weights.end());
@@ -279,8 +279,8 @@ class ConstantWeights::Pass {
   const Nodes nodes_;
   std::map<std::string, Use> uses_;
   std::map<std::string, std::shared_ptr<ComputedWeight>> weights_;
-  std::set<const ort::Node*> makers_;                         // nodes that compute weights_
-  std::map<std::string, std::set<const ort::Node*>> takers_;  // consumers of each value
+  std::set<const ort::Node*> producers_;                         // nodes that compute weights_
+  std::map<std::string, std::set<const ort::Node*>> consumers_;  // consumers of each value
   std::map<const ort::Node*, std::shared_ptr<Idle>> idle_;
 };
 

@@ -66,7 +66,7 @@ std::int64_t Number(const char* name, const std::string& text, std::int64_t most
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || value < 0 || value > most)
-    throw IllegalGru(std::string(name) + ": '" + text + "'; must be " + must);
+    throw InvalidArgument(std::string(name) + ": '" + text + "'; must be " + must);
   return value;
 }
 
@@ -81,11 +81,11 @@ NodeOption ReadNodeOption(const char* name, const std::string& text, const char*
     const std::string word = equals == std::string::npos ? line : line.substr(equals + 1);
     const bool is_single = start == 0 && end == text.size();
     if (equals == std::string::npos && !is_single)
-      throw IllegalGru(std::string(name) + ": '" + line + "'; must be NODE=TYPE in each line");
+      throw InvalidArgument(std::string(name) + ": '" + line + "'; must be NODE=TYPE in each line");
     if (equals == 0 || (equals != std::string::npos && option.named.contains(line.substr(0, equals))))
-      throw IllegalGru(std::string(name) + ": '" + line + "'; must name each node once");
+      throw InvalidArgument(std::string(name) + ": '" + line + "'; must name each node once");
     if (!IsAmong(words, word))
-      throw IllegalGru(std::string(name) + ": '" + word + "'; must be " + Listed(words) + " or empty");
+      throw InvalidArgument(std::string(name) + ": '" + word + "'; must be " + Listed(words) + " or empty");
     if (equals == std::string::npos) {
       option.all = word;
     } else {
@@ -116,7 +116,7 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* session) {
   const auto given = OptionsOf(api, session);
   for (const auto& [name, text] : given) {
     if (!IsAmong(kOptions, name))
-      throw IllegalGru(name + ": not an option of this provider; must be one of " + Listed(kOptions));
+      throw InvalidArgument(name + ": not an option of this provider; must be one of " + Listed(kOptions));
   }
   const auto option = [&](const char* name) -> std::optional<std::string> {
     const auto found = given.find(name);
@@ -127,14 +127,15 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* session) {
     options.threads = static_cast<std::size_t>(
         Number("threads", *text, kMaxThreads, "0…" + std::to_string(kMaxThreads) + ", 0 for the default"));
   if (const auto text = option("engine")) {
-    if (!IsAmong(kEngines, *text)) throw IllegalGru("engine: '" + *text + "'; must be one of " + Listed(kEngines));
+    if (!IsAmong(kEngines, *text)) throw InvalidArgument("engine: '" + *text + "'; must be one of " + Listed(kEngines));
     options.reference = *text == "reference";
     if (options.reference && TheObserver() == nullptr)
-      throw IllegalGru("engine: 'reference' needs the Python package; must be auto or native");
+      throw InvalidArgument("engine: 'reference' needs the Python package; must be auto or native");
   }
   if (const auto text = option("weight_storage"); text && !text->empty()) {
     options.weight_storage = ReadNodeOption("weight_storage", *text, kWeightStorages);
-    if (options.reference) throw IllegalGru("weight_storage: '" + *text + "'; must be empty with the reference engine");
+    if (options.reference)
+      throw InvalidArgument("weight_storage: '" + *text + "'; must be empty with the reference engine");
   }
   if (const auto text = option("activation_storage"); text && !text->empty()) {
     options.activation_storage = ReadNodeOption("activation_storage", *text, kActivationStorages);
@@ -146,13 +147,13 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* session) {
     for (const auto& [node, word] : activations.named)
       has_effect = has_effect && MayConvert(options.weight_storage.Of(node), word);
     if (!has_effect)
-      throw IllegalGru("activation_storage: '" + *text +
-                       "'; must be int16 or int8 for weights in int8, bfloat16 for weights in bfloat16, or empty");
+      throw InvalidArgument("activation_storage: '" + *text +
+                            "'; must be int16 or int8 for weights in int8, bfloat16 for weights in bfloat16, or empty");
   }
   if (const auto text = option("flush_subnormals"))
     options.flush_subnormals = Number("flush_subnormals", *text, 1, "0 or 1") == 1;
   if (options.flush_subnormals && options.reference)
-    throw IllegalGru("flush_subnormals: '1'; must be 0 with the reference engine");
+    throw InvalidArgument("flush_subnormals: '1'; must be 0 with the reference engine");
   if (const auto text = option("observer")) options.observer = Number("observer", *text, INT64_MAX, "a number");
   return options;
 }
@@ -272,8 +273,8 @@ class Provider : public ort::Ep {
         if (names_.contains(name)) continue;
         std::string listed;
         for (const std::string& known : names_) listed += (listed.empty() ? "'" : ", '") + known + "'";
-        throw IllegalGru(std::string(option) + ": no GRU node that this provider runs is called '" + name +
-                         "'; must name one of " + listed);
+        throw InvalidArgument(std::string(option) + ": no GRU node that this provider runs is called '" + name +
+                              "'; must name one of " + listed);
       }
     };
     check("weight_storage", options_.weight_storage);

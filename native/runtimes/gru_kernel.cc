@@ -84,7 +84,7 @@ std::optional<ElementType> StorageOf(const Options& options, const std::string& 
   if (IsInt8(word)) return ElementType::kInt8;
   for (const auto type : {ElementType::kFloat16, ElementType::kBFloat16})
     if (word == NameOf(type)) return type;
-  throw IllegalGru("weight_storage: '" + *word + "'; must be float16, bfloat16 or int8");
+  throw InvalidArgument("weight_storage: '" + *word + "'; must be float16, bfloat16 or int8");
 }
 
 // Returns the group size: 64 for "int8_g64", or 0 without groups.
@@ -289,7 +289,7 @@ class GruKernel : public ort::Kernel {
     }
     std::shared_ptr<const Packed> packed = packed_;
     if (packed == nullptr) {
-      if (!weights[0].is_given || !weights[1].is_given) throw IllegalGru("W, R: missing; must be given");
+      if (!weights[0].is_given || !weights[1].is_given) throw InvalidArgument("W, R: missing; must be given");
       packed = Weights(weights);
     }
     std::vector<std::int64_t> lengths;

@@ -48,7 +48,7 @@ inline Function FindFunction(const std::string& name) {
     if (SameButForCase(name, kFunctionFacts[i].name)) return static_cast<Function>(i);
     known += (i == 0 ? "" : ", ") + std::string(kFunctionFacts[i].name);
   }
-  throw IllegalGru("activations: unknown function " + Quoted(name) + "; must be one of " + known);
+  throw InvalidArgument("activations: unknown function " + Quoted(name) + "; must be one of " + known);
 }
 
 // Assigns values in order to the functions that take them.
@@ -59,8 +59,8 @@ class Parameters {
   double Next(const FunctionFacts& function, float otherwise) {
     if (next_ < values_.size()) return values_[next_++];
     if (!std::isnan(otherwise)) return otherwise;
-    throw IllegalGru("activation_" + std::string(name_) + ": no value left for " + function.name +
-                     ", which has no default; must hold one for each function that takes " + name_);
+    throw InvalidArgument("activation_" + std::string(name_) + ": no value left for " + function.name +
+                          ", which has no default; must hold one for each function that takes " + name_);
   }
 
   void WarnOfSpare(const std::vector<Function>& functions, std::vector<std::string>& warnings) const {
@@ -85,9 +85,9 @@ inline void ReadActivations(const OnnxGruAttributes& attributes, Spec& spec, std
   for (std::size_t d = 0; d < spec.D; ++d) names.insert(names.end(), {"Sigmoid", "Tanh"});
   if (attributes.activations && !attributes.activations->empty()) {  // an empty list means the same as no list
     if (attributes.activations->size() != names.size()) {
-      throw IllegalGru("activations: " + std::to_string(attributes.activations->size()) + " names; must be " +
-                       std::to_string(names.size()) + ", 2 for each of " + std::to_string(spec.D) +
-                       (spec.D == 1 ? " direction" : " directions"));
+      throw InvalidArgument("activations: " + std::to_string(attributes.activations->size()) + " names; must be " +
+                            std::to_string(names.size()) + ", 2 for each of " + std::to_string(spec.D) +
+                            (spec.D == 1 ? " direction" : " directions"));
     }
     names = *attributes.activations;
   }

@@ -21,11 +21,11 @@ namespace onegru {
 
 inline void CheckFlag(const char* name, const std::optional<std::int64_t>& value) {
   if (value && *value != 0 && *value != 1)
-    throw IllegalGru(std::string(name) + ": " + std::to_string(*value) + "; must be 0 or 1");
+    throw InvalidArgument(std::string(name) + ": " + std::to_string(*value) + "; must be 0 or 1");
 }
 
 inline void CheckNumber(const char* name, float value) {
-  if (std::isnan(value)) throw IllegalGru(std::string(name) + ": NaN; must be a number");
+  if (std::isnan(value)) throw InvalidArgument(std::string(name) + ": NaN; must be a number");
 }
 
 inline double ReadClip(const std::optional<float>& clip) {
@@ -33,7 +33,7 @@ inline double ReadClip(const std::optional<float>& clip) {
   if (*clip > 0) return *clip;
   char text[32];
   std::snprintf(text, sizeof(text), "%g", static_cast<double>(*clip));
-  throw IllegalGru("clip: " + std::string(text) + "; must be > 0");
+  throw InvalidArgument("clip: " + std::string(text) + "; must be > 0");
 }
 
 inline bool IsPresent(const std::vector<float>& values) { return !values.empty(); }
@@ -54,8 +54,8 @@ inline void CheckNames(const OnnxGruAttributes& attributes, const OnnxOperator& 
       unknown = name;
   });
   if (!unknown.empty())
-    throw IllegalGru(unknown + ": not an attribute of " + std::string(kind.name) + "-" + std::to_string(kind.since) +
-                     "; must be one of " + known);
+    throw InvalidArgument(unknown + ": not an attribute of " + std::string(kind.name) + "-" +
+                          std::to_string(kind.since) + "; must be one of " + known);
 }
 
 inline std::string InWords(std::span<const std::int64_t> shape) {
@@ -93,13 +93,13 @@ inline void CheckShape(const char* name, const Tensor& tensor, std::initializer_
   }
   const std::string rank =
       tensor.shape.size() == axes.size() ? "" : "rank " + std::to_string(tensor.shape.size()) + ", ";
-  throw IllegalGru(std::string(name) + ": " + rank + "shape " + InWords(tensor.shape) + "; must be [" + names + "]" +
-                   (is_known ? " = [" + sizes + "]" : ""));
+  throw InvalidArgument(std::string(name) + ": " + rank + "shape " + InWords(tensor.shape) + "; must be [" + names +
+                        "]" + (is_known ? " = [" + sizes + "]" : ""));
 }
 
 inline void CheckType(const char* name, const Tensor& tensor, ElementType type) {
   if (tensor.type == type) return;
-  throw IllegalGru(std::string(name) + ": type " + NameOf(tensor.type) + "; must be " + NameOf(type) + ", like W");
+  throw InvalidArgument(std::string(name) + ": type " + NameOf(tensor.type) + "; must be " + NameOf(type) + ", like W");
 }
 
 // Returns the elements in the compute type: the tensor's data, or a copy in `memory`.
@@ -114,7 +114,7 @@ inline const void* Widened(const Tensor& tensor, std::vector<float>& memory) {
 
 // Returns the largest number of a group if it is a mask weight, otherwise 0. With the group's scale, int8 then rounds
 // numbers to 0 that are all over 1000 times smaller than the others.
-inline float SwitchAmong(std::span<const float> group) {
+inline float FindMaskWeight(std::span<const float> group) {
   constexpr float kLeast = 1e3f, kRatio = 1e3f;
   float most = 0, lost = 0, kept = std::numeric_limits<float>::infinity();
   for (const float number : group) most = std::max(most, std::abs(number));
@@ -140,7 +140,7 @@ inline std::string ShortText(float number) {
 // and sums within 32 bits. src/onegru/engines/storage.py has the same checks.
 inline void CheckStorage(const char* name, const Tensor& tensor, ElementType storage, std::size_t group_size) {
   const std::span<const float> numbers(static_cast<const float*>(tensor.data), tensor.count());
-  const auto refuse = [&](const std::string& problem) { throw IllegalGru(std::string(name) + ": " + problem); };
+  const auto refuse = [&](const std::string& problem) { throw InvalidArgument(std::string(name) + ": " + problem); };
   if (storage == ElementType::kFloat16 || storage == ElementType::kBFloat16) {
     const bool is_short = storage == ElementType::kFloat16;
     for (const float number : numbers) {
@@ -160,7 +160,7 @@ inline void CheckStorage(const char* name, const Tensor& tensor, ElementType sto
   for (std::size_t row = 0; row < numbers.size(); row += inputs) {
     for (std::size_t first = 0, size; first < inputs; first += size) {
       size = std::min(inputs - first, group_size == 0 ? inputs : group_size);
-      if (const float found = SwitchAmong(numbers.subspan(row + first, size)))
+      if (const float found = FindMaskWeight(numbers.subspan(row + first, size)))
         refuse("holds " + ShortText(found) + " as a mask weight, so int8 leaves no resolution for the other weights; " +
                "must be stored as bfloat16 or float32");
     }

@@ -25,20 +25,20 @@ OnnxGru::OnnxGru(const OnnxGruAttributes& attributes, const OnnxOperator& kind) 
   } else if (direction == "forward" || direction == "reverse" || (direction == "foward" && kind.may_misspell)) {
     spec_.D = 1;
   } else {
-    throw IllegalGru("direction: " + Quoted(direction) + "; must be 'forward', 'reverse'" +
-                     (kind.may_misspell ? ", 'bidirectional' or 'foward'" : " or 'bidirectional'"));
+    throw InvalidArgument("direction: " + Quoted(direction) + "; must be 'forward', 'reverse'" +
+                          (kind.may_misspell ? ", 'bidirectional' or 'foward'" : " or 'bidirectional'"));
   }
   spec_.reversed[0] = direction == "reverse";
   spec_.reversed[1] = true;
   if (hidden_size_ && *hidden_size_ < 1)
-    throw IllegalGru("hidden_size: " + std::to_string(*hidden_size_) + "; must be at least 1");
+    throw InvalidArgument("hidden_size: " + std::to_string(*hidden_size_) + "; must be at least 1");
   CheckFlag("output_sequence", attributes.output_sequence);
   CheckFlag("layout", attributes.layout);
   batch_first_ = attributes.layout.value_or(0) == 1;
   const std::string attention = attributes.attention.value_or("openvino");
   if (attention != "openvino" && attention != "dien")
-    throw IllegalGru("attention: " + Quoted(attention) + "; must be 'openvino' or 'dien'");
-  spec_.of_dien = attention == "dien";
+    throw InvalidArgument("attention: " + Quoted(attention) + "; must be 'openvino' or 'dien'");
+  spec_.has_dien_attention = attention == "dien";
   spec_.linear_before_reset = attributes.linear_before_reset.value_or(0) != 0;
   spec_.clip = ReadClip(attributes.clip);
   ReadActivations(attributes, spec_, warnings_);
@@ -54,13 +54,13 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
     const std::int64_t own = R.shape[2];
     H = hidden_size_.value_or(own);
     if (H != own && R.shape[1] == Times(3, own)) {
-      throw IllegalGru("hidden_size: " + std::to_string(H) + "; must be " + std::to_string(own) + ", as R has shape " +
-                       InWords(R.shape));
+      throw InvalidArgument("hidden_size: " + std::to_string(H) + "; must be " + std::to_string(own) +
+                            ", as R has shape " + InWords(R.shape));
     }
   }
   const std::int64_t G = H == kAny ? kAny : Times(3, H);
   CheckShape("R", R, {{"num_directions", D}, {"3*hidden_size", G}, {"hidden_size", H}});
-  if (H < 1) throw IllegalGru("R: shape " + InWords(R.shape) + ", hidden_size 0; must be at least 1");
+  if (H < 1) throw InvalidArgument("R: shape " + InWords(R.shape) + ", hidden_size 0; must be at least 1");
   CheckShape("W", W, {{"num_directions", D}, {"3*hidden_size", G}, {"input_size", kAny}});
   if (B.is_given) CheckShape("B", B, {{"num_directions", D}, {"6*hidden_size", Times(6, H)}});
 
@@ -109,8 +109,8 @@ Call OnnxGru::MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequ
     lengths.assign(given, given + B);
     for (const std::int64_t length : lengths) {
       if (length < 0 || length > T) {
-        throw IllegalGru("sequence_lens: " + std::to_string(length) + "; must be in 0…seq_length = 0…" +
-                         std::to_string(T));
+        throw InvalidArgument("sequence_lens: " + std::to_string(length) + "; must be in 0…seq_length = 0…" +
+                              std::to_string(T));
       }
     }
     call.lengths = lengths.data();
@@ -125,7 +125,7 @@ Call OnnxGru::MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequ
     call.initial_h = StateRows(packed, call, initial_h.data);
   }
   if (spec.attention) {
-    if (!A.is_given) throw IllegalGru("A: missing; must be given");
+    if (!A.is_given) throw InvalidArgument("A: missing; must be given");
     CheckType("A", A, spec.type);
     if (batch_first_) {
       CheckShape("A", A, {{"batch_size", B}, {"seq_length", T}, {"1", 1}});

@@ -21,7 +21,7 @@
 namespace onegru {
 
 // Thrown if a node violates the specification. The message names the argument, its value, and the required value.
-class IllegalGru : public std::invalid_argument {
+class InvalidArgument : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
 };
@@ -133,18 +133,18 @@ struct PackOptions {
 
 class OnnxGru {
  public:
-  // Throws IllegalGru.
+  // Throws InvalidArgument.
   OnnxGru(const OnnxGruAttributes& attributes, const OnnxOperator& kind);
 
   // Returns warnings about attributes without effect, each in one line.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  // Packs the weights. Throws IllegalGru.
+  // Packs the weights. Throws InvalidArgument.
   std::shared_ptr<const Packed> Pack(const Tensor& W, const Tensor& R, const Tensor& B,
                                      const PackOptions& options = {}) const;
 
   // Returns a call without outputs. Their shapes are [T, D, B, H] and [D, B, H], or batch first with layout 1. A is
-  // read only with attention. `lengths` is memory for the call. Throws IllegalGru.
+  // read only with attention. `lengths` is memory for the call. Throws InvalidArgument.
   Call MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequence_lens, const Tensor& initial_h,
                 const Tensor& A, std::vector<std::int64_t>& lengths) const;
   std::array<std::int64_t, 4> YShape(const Packed& packed, const Call& call) const;

@@ -48,7 +48,7 @@ struct Api {
     try {
       body();
       return nullptr;
-    } catch (const IllegalGru& error) {
+    } catch (const InvalidArgument& error) {
       return Fail(ort::kInvalidArgument, where + error.what());
     } catch (const std::bad_alloc&) {
       return ort::CreateStatus(api, ort::kFail, "onegru: out of memory");
@@ -112,7 +112,8 @@ inline std::optional<ElementType> TypeOf(ort::TensorType type) {
   return {};
 }
 
-// Returns a view of an input, or an empty tensor for null. Throws IllegalGru if a GRU does not take its type there.
+// Returns a view of an input, or an empty tensor for null. Throws InvalidArgument if a GRU does not take its type
+// there.
 inline Tensor View(const Api& api, const ort::Value* value, const char* name, bool is_lengths) {
   Tensor tensor;
   if (value == nullptr) return tensor;
@@ -124,8 +125,8 @@ inline Tensor View(const Api& api, const ort::Value* value, const char* name, bo
   api.Check(ort::GetTensorMutableData(api.api, const_cast<ort::Value*>(value), &data));
   const auto known = TypeOf(type);
   if (is_lengths ? type != ort::kInt32 : !known.has_value()) {
-    throw IllegalGru(std::string(name) + ": ONNX's element type " + std::to_string(type) + "; must be " +
-                     (is_lengths ? "int32" : "float16, bfloat16, float32 or float64"));
+    throw InvalidArgument(std::string(name) + ": ONNX's element type " + std::to_string(type) + "; must be " +
+                          (is_lengths ? "int32" : "float16, bfloat16, float32 or float64"));
   }
   tensor.type = known.value_or(ElementType::kFloat32);
   tensor.shape = {shape, rank};

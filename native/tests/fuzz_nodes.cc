@@ -1,4 +1,5 @@
-// Creates GRU nodes from bytes. Compares valid nodes with their exact solutions. Other nodes must throw IllegalGru.
+// Creates GRU nodes from bytes. Compares valid nodes with their exact solutions. Other nodes must throw
+// InvalidArgument.
 
 #include <algorithm>
 #include <cmath>
@@ -81,7 +82,7 @@ void DrawAttributes(Bytes& bytes, Node& node) {
   if (bytes.OneIn(2)) attributes.hidden_size = static_cast<std::int64_t>(spec.H);
   if (node.batch_first || bytes.OneIn(2)) attributes.layout = node.batch_first;
   if (spec.linear_before_reset || bytes.OneIn(2)) attributes.linear_before_reset = spec.linear_before_reset;
-  if (spec.of_dien) attributes.attention = "dien";
+  if (spec.has_dien_attention) attributes.attention = "dien";
 }
 
 Node DrawNode(Bytes& bytes) {
@@ -258,7 +259,7 @@ void FuzzNodes(const std::uint8_t* data, std::size_t size) {
   if (!is_legal && !kHasExceptions) return;
   try {
     RunNode(node, is_legal, target);
-  } catch (const IllegalGru& illegal) {
+  } catch (const InvalidArgument& illegal) {
     Require(!is_legal, illegal.what(), node.p, target);
     Require(*illegal.what() != '\0', "a message", node.p, target);
   }

@@ -103,7 +103,7 @@ void DrawSpec(Bytes& bytes, Spec& spec) {
   spec.reversed[1] = true;
   spec.linear_before_reset = bytes.OneIn(2);
   spec.attention = bytes.OneIn(3);
-  spec.of_dien = spec.attention && bytes.OneIn(2);
+  spec.has_dien_attention = spec.attention && bytes.OneIn(2);
   const bool usual = bytes.OneIn(2);
   for (std::size_t d = 0; d < 2; ++d) {
     spec.f[d] = usual ? Activation{Function::kSigmoid, 0, 0} : DrawActivation(bytes);
@@ -300,7 +300,7 @@ class Solver {
       const C a = spec_.attention ? static_cast<C>(p_.attention.Get(t, 0, b, 0)) : C{0};
       for (std::size_t j = 0; j < H; ++j) {
         C update = z[j];
-        if (spec_.of_dien) {  // the sum of an infinite score's two parts would be NaN
+        if (spec_.has_dien_attention) {  // the sum of an infinite score's two parts would be NaN
           update = std::isinf(a) ? MulAdd(-a, C{1} - z[j], C{1}) : MulAdd(a, z[j], C{1} - a);
         } else if (spec_.attention) {
           update = (C{1} - a) * z[j];

@@ -155,7 +155,7 @@ Problem MakeProblem(std::size_t number) {
   spec.reversed[1] = true;
   spec.linear_before_reset = random.OneIn(2);
   spec.attention = random.OneIn(4);
-  spec.of_dien = spec.attention && number % 2 == 1;
+  spec.has_dien_attention = spec.attention && number % 2 == 1;
   const bool usual = random.OneIn(2);
   for (int d = 0; d < 2; ++d) {
     spec.f[d] = usual ? Activation{Function::kSigmoid, 0, 0} : RandomActivation(random);
@@ -249,7 +249,7 @@ Expected Plainly(const Problem& p) {
               ExpectedActivation(spec.g[d], clip(spec.linear_before_reset ? with_x(2, j) + r[j] * with_h(2, j, nullptr)
                                                                           : with_x(2, j) + with_h(2, j, r.data())));
           const double a = spec.attention ? p.attention.Get(t, 0, b, 0) : 0;
-          const double update = spec.of_dien ? 1 - a * (1 - z[j]) : (1 - a) * z[j];
+          const double update = spec.has_dien_attention ? 1 - a * (1 - z[j]) : (1 - a) * z[j];
           next[j] = (1 - update) * n + update * h[j];
           e.largest = std::max({e.largest, std::abs(next[j]), std::abs(update), std::abs(r[j]), std::abs(n)});
         }

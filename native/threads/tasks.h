@@ -70,7 +70,7 @@ class Tasks final : public Job {
 };
 
 template <class F>
-void ForEach(std::size_t count, std::size_t threads, F&& f) {
+void ParallelFor(std::size_t count, std::size_t threads, F&& f) {
   Tasks::Run(
       count, threads, [](void* data, std::size_t index) { (*static_cast<std::remove_reference_t<F>*>(data))(index); },
       &f);

@@ -251,7 +251,7 @@ def test_an_end_that_promises_what_the_file_is_not(tmp_path: Path, data: bytes, 
 
 
 def test_an_end_of_what_is_not_read(tmp_path: Path) -> None:
-    kind = Kind.NUMBERS
+    kind = Kind.WEIGHTS
     path = tmp_path / "x.bin"
     path.write_bytes(bytes(64))
     with pytest.raises(FormatError) as caught:

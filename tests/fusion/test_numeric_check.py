@@ -15,7 +15,7 @@ from onegru.dataflow.table import UnknownOpError
 from onegru.fusion import chain, whole
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.match import find_cell
-from onegru.fusion.drawn_inputs import Sizes
+from onegru.fusion.drawn_inputs import DrawnSizes
 from onegru.fusion.float64 import Float64Values
 from onegru.fusion.numeric_check import compare
 from tests.support.models.fusing import DEFECT, Net, Step, check_fused, flow, fused, one_step
@@ -245,10 +245,10 @@ def test_large_values_are_not_made() -> None:
 
 
 def test_sizes_with_names() -> None:
-    sizes = Sizes()
+    sizes = DrawnSizes()
     assert sizes.shape(("a", 3, "b", "a")) == (sizes.of("a"), 3, sizes.of("b"), sizes.of("a"))
     assert sizes.of("a") != sizes.of("b")
-    equal = Sizes(equal=True)
+    equal = DrawnSizes(equal=True)
     assert equal.of("a") == equal.of("b")
 
 

@@ -225,10 +225,10 @@ def test_what_all_iterations_have_is_found_once(monkeypatch: pytest.MonkeyPatch)
         return constant(flow, name)
 
     monkeypatch.setattr(Flow, "constant", noted)
-    monkeypatch.setattr(drawn_inputs, "STEPS", 4)
+    monkeypatch.setattr(drawn_inputs, "LEAST_STEPS", 4)
     fused(both_directions().model())
     few = len(asked)
     asked.clear()
-    monkeypatch.setattr(drawn_inputs, "STEPS", 40)
+    monkeypatch.setattr(drawn_inputs, "LEAST_STEPS", 40)
     _, search = fused(both_directions().model())
     assert len(search.fused) == 2 and len(asked) == few

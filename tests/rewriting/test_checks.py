@@ -166,7 +166,7 @@ def compared(source: Path, made: ModelProto, **options: Any) -> Any:
     check = Check(inputs=options.get("inputs"), tolerance=options.get("tolerance"))
     data, target = made.SerializeToString(), source.parent / "target.onnx"
     return check_result(
-        lambda: read_onnx(open_model("source", source), again=True),
+        lambda: read_onnx(open_model("source", source), keep_parsed=True),
         parse_onnx(data, Source(str(target))),
         target,
         check,

@@ -17,7 +17,7 @@ from onegru.models.load import graph_of
 from onegru.models.model import Model
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.losses import LossFinder
-from onegru.timeline.read import read_timeline
+from onegru.timeline.read import read_model_flow
 from tests.support.models.streams import I, StreamNet
 
 
@@ -43,7 +43,7 @@ def test_large_constants_are_not_kept() -> None:
     net.nodes.append(helper.make_node("Constant", [], ["narrow"], value=tensor))
     graph = graph_of(net.end(net.gru(net.op("MatMul", wide, "narrow"), "h", "h_out")))
     assert graph.outline is not None and len(graph.outline.content.SerializeToString()) < 10_000
-    timeline = read_timeline(graph)
+    timeline = read_model_flow(graph)
     assert timeline is not None
     assert LossFinder(TimeAnalysis(timeline.flow, {"h": "h_out"}, timeline.opset)).findings() == []
 

@@ -138,7 +138,7 @@ class FewStepsOfRows {
   template <class F>
   void ForBlocks(size_t rows, size_t width, F&& f) const {
     const size_t block = HWY_MAX(RowsOfBlock() / 2, 1);
-    ForEach((rows + block - 1) / block, rows * width < kUnitsToShare ? 1 : threads_, [&](size_t task) {
+    ParallelFor((rows + block - 1) / block, rows * width < kUnitsToShare ? 1 : threads_, [&](size_t task) {
       for (size_t r = task * block; r < std::min((task + 1) * block, rows); ++r) f(r);
     });
   }
@@ -147,7 +147,7 @@ class FewStepsOfRows {
   template <class F>
   void Prepare(size_t rows, size_t K, const C* x, size_t stride, F&& f) const {
     const size_t block = RowsOfBlock();
-    ForEach((rows + block - 1) / block, rows * K < kUnitsToShare ? 1 : threads_, [&](size_t task) {
+    ParallelFor((rows + block - 1) / block, rows * K < kUnitsToShare ? 1 : threads_, [&](size_t task) {
       const size_t first = task * block, count = std::min(rows - first, block);
       for (size_t r = first; r < first + count; ++r) f(r);
       if (rows >= N_) RowsToLanes(x + first * stride, stride, count, K, lanes_ + first * K);
@@ -163,7 +163,7 @@ class FewStepsOfRows {
     const C* const end = M + 3 * s_.H * K;
     const bool in_lanes = rows >= N_;
     const size_t threads = ThreadsForProducts<C>((last - first) * K, rows, threads_);
-    ForEach((last - first + kUnitsOfTask - 1) / kUnitsOfTask, threads, [&](size_t task) {
+    ParallelFor((last - first + kUnitsOfTask - 1) / kUnitsOfTask, threads, [&](size_t task) {
       const size_t begin = first + task * kUnitsOfTask, stop = std::min(begin + kUnitsOfTask, last);
       if (in_lanes) return MultiplyLanesOfRows(M, K, begin, stop, rows, lanes_, to, stride_s_);
       for (size_t m = begin; m < stop; m += kUnitsAtOnce) {
@@ -217,9 +217,9 @@ class FewStepsOfRows {
     C a{};
     if (s_.attention.data != nullptr) {
       std::memcpy(&a, s_.attention.at(t, 0, b), sizeof(C));
-      share = hn::Set(d_, s_.of_dien ? a : C{1} - a);
-      if (s_.of_dien) rest = hn::Set(d_, C{1} - a);
-      is_infinite = s_.of_dien && std::isinf(a);
+      share = hn::Set(d_, s_.has_dien_attention ? a : C{1} - a);
+      if (s_.has_dien_attention) rest = hn::Set(d_, C{1} - a);
+      is_infinite = s_.has_dien_attention && std::isinf(a);
     }
     C* const gates = s_.gates.data == nullptr ? nullptr : reinterpret_cast<C*>(s_.gates.at(t, 0, b));
     for (size_t j = 0; j < H; j += N_) {

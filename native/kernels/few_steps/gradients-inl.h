@@ -237,12 +237,12 @@ class GradientsOfFewSteps {
         ++n;
       }
       const size_t rows = n - first, sharing = rows * H < kUnitsToShare ? 1 : threads_;
-      ForEach(rows, sharing, [&](size_t j) { Gates(t, active_[j], first + j); });
+      ParallelFor(rows, sharing, [&](size_t j) { Gates(t, active_[j], first + j); });
       // The gradients with respect to the previous states. dh already contains the part through z.
       if (!s_.linear_before_reset) {
         Multiply(rows, g_ + first * stride_g_ + 2 * H, static_cast<const C*>(s_.R) + 2 * H * H, H, H,
                  d_rh_ + first * stride_h_, stride_h_);
-        ForEach(rows, sharing, [&](size_t j) { Reset(active_[j], t, first + j); });
+        ParallelFor(rows, sharing, [&](size_t j) { Reset(active_[j], t, first + j); });
       }
       // The rows of dh are those of the batch. They are gathered if some do not have this step.
       const bool is_whole = rows == s_.B;
@@ -281,7 +281,7 @@ class GradientsOfFewSteps {
     const size_t panel = kVectorsOfPanel * N_, block = rows <= kRowsOfFewSteps ? kUnitsOfBlock : kUnitsOfPanel;
     const size_t threads = ThreadsForProducts<C>(count * K, rows, threads_, kFlopsToShareGradients);
     const size_t width = threads == 1 ? K : 2 * panel;
-    ForEach((K + width - 1) / width, threads, [&](size_t task) {
+    ParallelFor((K + width - 1) / width, threads, [&](size_t task) {
       const size_t k_end = std::min((task + 1) * width, K);
       for (size_t m = 0; m < count; m += block) {
         for (size_t k = task * width; k < k_end; k += panel) {
@@ -322,8 +322,8 @@ class GradientsOfFewSteps {
     if (s_.attention.data != nullptr) {
       C a;
       std::memcpy(&a, s_.attention.at(t, 0, b), sizeof(C));
-      share = hn::Set(d_, s_.of_dien ? a : C{1} - a);
-      if (s_.of_dien) rest = hn::Set(d_, C{1} - a);
+      share = hn::Set(d_, s_.has_dien_attention ? a : C{1} - a);
+      if (s_.has_dien_attention) rest = hn::Set(d_, C{1} - a);
     }
     V by_score = hn::Zero(d_);
     for (size_t j = 0; j < H; j += N_) {
@@ -339,7 +339,7 @@ class GradientsOfFewSteps {
       const V dz = hn::Mul(e, hn::Sub(before, nn));
       const V of_n = hn::Mul(hn::Mul(e, hn::Sub(hn::Set(d_, C{1}), z)), n_slope);
       if (c_.d_attention.data != nullptr) {
-        const V by_a = s_.of_dien ? hn::Sub(raw_z, hn::Set(d_, C{1})) : hn::Neg(raw_z);
+        const V by_a = s_.has_dien_attention ? hn::Sub(raw_z, hn::Set(d_, C{1})) : hn::Neg(raw_z);
         by_score = hn::Add(by_score, hn::IfThenElseZero(hn::FirstN(d_, left), hn::Mul(dz, by_a)));
       }
       StorePart(hn::Mul(hn::Mul(dz, share), z_slope), d_, g + H + j, left);
@@ -387,15 +387,15 @@ class GradientsOfFewSteps {
   // Computes `count` rows of a weight gradient with K columns, from the gates at `from` in g.
   void Outer(size_t rows, size_t from, size_t count, const C* x, size_t stride_x, size_t K, C* to) const {
     if (rows == 0) std::fill_n(to, count * K, C{0});
-    ForEach((count + kUnitsOfTask - 1) / kUnitsOfTask,
-            ThreadsForProducts<C>(count * K, rows, threads_, kFlopsToShareGradients), [&](size_t task) {
-              const size_t m = task * kUnitsOfTask, end = std::min(m + kUnitsOfTask, count);
-              if (rows > kRowsOfFewSteps) {
-                OuterPanels(rows, g_ + from, m, end, x, stride_x, K, to);
-              } else {
-                OuterRows(rows, g_ + from, m, end, x, stride_x, K, to);
-              }
-            });
+    ParallelFor((count + kUnitsOfTask - 1) / kUnitsOfTask,
+                ThreadsForProducts<C>(count * K, rows, threads_, kFlopsToShareGradients), [&](size_t task) {
+                  const size_t m = task * kUnitsOfTask, end = std::min(m + kUnitsOfTask, count);
+                  if (rows > kRowsOfFewSteps) {
+                    OuterPanels(rows, g_ + from, m, end, x, stride_x, K, to);
+                  } else {
+                    OuterRows(rows, g_ + from, m, end, x, stride_x, K, to);
+                  }
+                });
   }
 
   static constexpr size_t kUnitsOfTask = 48;

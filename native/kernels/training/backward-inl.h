@@ -313,13 +313,14 @@ class GradientsOfRows {
     C *const dn = Gradient(n, 0), *const dz = Gradient(n, 1), *const dr = Gradient(n, 2), *const dq = Gradient(n, 3);
     const V one = hn::Set(d_, C{1});
     // z is share·z_raw + rest; without attention a is 0.
-    const V share = hn::Set(d_, spec_.of_dien ? a : C{1} - a), rest = hn::Set(d_, spec_.of_dien ? C{1} - a : C{0});
+    const V share = hn::Set(d_, spec_.has_dien_attention ? a : C{1} - a),
+            rest = hn::Set(d_, spec_.has_dien_attention ? C{1} - a : C{0});
     V by_a = hn::Zero(d_);
     for (size_t j = 0; j < padded_; j += kLanes) {
       const auto mask = hn::FirstN(d_, spec_.H - j);  // elements after H are arbitrary
       const V by_h = hn::LoadU(d_, dh + j), z_raw = hn::LoadU(d_, zs + j), z = MultiplyAdd(share, z_raw, rest);
       const V dh_times_h_minus_n = hn::Mul(by_h, hn::Sub(hn::LoadU(d_, hs + j), hn::LoadU(d_, ns + j)));
-      const V scaled = spec_.of_dien ? hn::Sub(one, z_raw) : z_raw;
+      const V scaled = spec_.has_dien_attention ? hn::Sub(one, z_raw) : z_raw;
       by_a = hn::Sub(by_a, hn::IfThenElseZero(mask, hn::Mul(dh_times_h_minus_n, scaled)));
       const V by_z = hn::Mul(hn::Mul(dh_times_h_minus_n, share), hn::LoadU(d_, dz + j));
       const V by_n = hn::IfThenElseZero(mask, hn::Mul(hn::Mul(by_h, hn::Sub(one, z)), hn::LoadU(d_, dn + j)));

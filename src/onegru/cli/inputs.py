@@ -72,7 +72,7 @@ def open_sizes(
     if default is not None:
         file = open_model("SOURCE", source)
         open_names: dict[bool, set[str]] = {True: set(), False: set()}
-        for info in format_of(file).read_graph(file, again=True).inputs:
+        for info in format_of(file).read_graph(file, keep_parsed=True).inputs:
             open_names[info.name in sizes] |= {
                 dimension_name(info, axis)
                 for axis, size in enumerate(info.shape or ())

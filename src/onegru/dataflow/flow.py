@@ -268,7 +268,7 @@ class Flow:
             return None
         return found if found is not None and len(found) <= MOST_SIZES else None
 
-    def fill(self, name: str) -> Size | float | None:
+    def fill_value(self, name: str) -> Size | float | None:
         """Return the number or size that all elements equal; None if they differ or are unknown."""
         casts: list[str] = []
         for _ in range(100):

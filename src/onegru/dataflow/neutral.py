@@ -19,7 +19,7 @@ def scaled_by_ones(flow: Facts, op: Op) -> str | None:
     # because these can be an initial state, which identifies a cell.
     for index in operator_of(op.kind).factor_inputs if len(op.inputs) == 2 else ():
         name, other = op.inputs[1 - index], op.inputs[index]
-        if flow.fill(other) == 1:
+        if flow.fill_value(other) == 1:
             shape, other_shape = flow.shape(name), flow.shape(other)
             if shape is None or other_shape is None or len(other_shape) > len(shape):
                 continue

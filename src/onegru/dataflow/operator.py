@@ -77,7 +77,7 @@ class Facts(Protocol):
     def shape(self, name: str) -> Shape | None:
         """Return a value's shape; None if even its rank is unknown."""
 
-    def fill(self, name: str) -> Size | float | None:
+    def fill_value(self, name: str) -> Size | float | None:
         """Return the number or size that all elements equal; None if they differ or are unknown."""
 
     def producer(self, name: str) -> Op | None:

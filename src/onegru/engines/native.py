@@ -32,7 +32,7 @@ _asked = 0
 
 # Digest of _native.pyi.
 # table: native_digest
-_DIGEST = "aae4c3307e62"
+_DIGEST = "b96eea54fe5f"
 # end
 
 #: The interface that the compiled module must have: its functions, as a digest, and the tables whose rows are

@@ -33,8 +33,8 @@ class Format:
     runtime = ""  # the other runtime that opens such files; "" if there is none
     has_versions = False  # whether `keras_version` applies to it
 
-    def read_graph(self, file: Opened, *, again: bool = False) -> Graph:
-        """Return the graph of a model, as plain data; with `again`, the file keeps the parsed model."""
+    def read_graph(self, file: Opened, *, keep_parsed: bool = False) -> Graph:
+        """Return the graph of a model, as plain data; with `keep_parsed`, the file keeps the parsed model."""
         raise FormatError(f"{file}: {file.kind.words}; contains no model")
 
     def read_layers(self, file: Opened, name: str | None, keras_version: str | None) -> Layers:
@@ -59,11 +59,11 @@ class OnnxFormat(Format):
 
     runtime = "onnxruntime"
 
-    def read_graph(self, file: Opened, *, again: bool = False) -> Graph:
+    def read_graph(self, file: Opened, *, keep_parsed: bool = False) -> Graph:
         """See `Format.read_graph`."""
         with needs_extra("onnx", "onnx", str(file)):
             from onegru.formats.onnx.parse import read_onnx
-        return read_onnx(file, again=again)
+        return read_onnx(file, keep_parsed=keep_parsed)
 
     def files(self, file: Opened) -> list[Path]:
         """See `Format.files`."""
@@ -78,11 +78,11 @@ class OpenVinoFormat(Format):
 
     runtime = "openvino"
 
-    def read_graph(self, file: Opened, *, again: bool = False) -> Graph:
+    def read_graph(self, file: Opened, *, keep_parsed: bool = False) -> Graph:
         """See `Format.read_graph`."""
         from onegru.formats.openvino.reader import read_ir
 
-        return read_ir(file, again=again)
+        return read_ir(file, keep_parsed=keep_parsed)
 
     def files(self, file: Opened) -> list[Path]:
         """See `Format.files`."""

@@ -57,7 +57,7 @@ class Kind(Enum):
         "",
         "convert its folder with `python -m tf2onnx.convert --saved-model FOLDER --output x.onnx`",
     )
-    NUMBERS = "the values of a model without its graph", "", "for an OpenVINO IR, pass the .xml file"
+    WEIGHTS = "the values of a model without its graph", "", "for an OpenVINO IR, pass the .xml file"
     EMPTY = "an empty file", "", "download or export it again"
     UNKNOWN = "of an unknown kind", ""
 
@@ -99,7 +99,7 @@ _SUFFIXES = {
     **dict.fromkeys((".pt", ".pth", ".ckpt"), Kind.PYTORCH),
     **dict.fromkeys((".keras", ".h5", ".hdf5"), Kind.KERAS),
     ".pt2": Kind.EXPORTED,
-    ".bin": Kind.NUMBERS,
+    ".bin": Kind.WEIGHTS,
     ".tflite": Kind.TFLITE,
 }
 

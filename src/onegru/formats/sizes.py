@@ -39,6 +39,6 @@ def _with_sizes(
     shape = flow().shape(name(gru.inputs[X.name]))
     is_full = lens is None
     if lens is not None and shape is not None and len(shape) == len(X.axes):
-        is_full = flow().fill(name(lens)) == shape[X.axes.index("T")]
+        is_full = flow().fill_value(name(lens)) == shape[X.axes.index("T")]
     x_shape = None if shape is None else tuple(size if isinstance(size, int) else None for size in shape)
     return replace(gru, x_shape=x_shape, full_length=is_full)

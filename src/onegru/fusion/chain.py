@@ -16,14 +16,14 @@ from onegru.fusion.cells.masks import is_new_state, zeroed_state
 from onegru.fusion.cells.match import find_cell
 from onegru.fusion.cells.polynomial import same
 from onegru.fusion.from_zero import is_step_from_zero
-from onegru.fusion.graph import Graph
+from onegru.fusion.graph import GraphSearch
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.lengths import lengths_of
 from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.nodes.sources import Sliced, Source, source_of_steps, step_before
 
 
-def replace_cells(graph: Graph) -> dict[str, str]:
+def replace_cells(graph: GraphSearch) -> dict[str, str]:
     """Replace cells that pass the numeric check; return why other candidates do not match, by output."""
     cells = _Cells(graph)
     found, misses = cells.find()
@@ -46,7 +46,7 @@ class _FoundCell:
 class _Cells:
     """The cells of a graph."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphSearch) -> None:
         self.graph = graph
 
     def find(self) -> tuple[dict[str, _FoundCell], dict[str, str]]:
@@ -299,7 +299,9 @@ class _Cells:
 class _NodeOfChain:
     """A chain of cells that becomes one node."""
 
-    def __init__(self, graph: Graph, emitter: Emitter, chain: list[_FoundCell], removed: list[Op]) -> None:
+    def __init__(
+        self, graph: GraphSearch, emitter: Emitter, chain: list[_FoundCell], removed: list[Op]
+    ) -> None:
         self.graph = graph
         self.emitter = emitter
         self.chain = chain

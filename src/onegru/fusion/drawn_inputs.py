@@ -14,11 +14,11 @@ from onegru.dataflow.table import Call, UnknownOpError
 from onegru.dataflow.table.cutting import Slice
 from onegru.fusion.float64 import Float64Values
 
-STEPS = 4  # the smallest size for dynamic dimensions
+LEAST_STEPS = 4  # the smallest size for dynamic dimensions
 _MOST_ELEMENTS = 2**24
 
 
-class Sizes(dict[str, int]):
+class DrawnSizes(dict[str, int]):
     """A number for each named size."""
 
     def __init__(self, equal: bool = False, least: Mapping[Size, int] | None = None) -> None:
@@ -31,7 +31,7 @@ class Sizes(dict[str, int]):
         if isinstance(size, int):
             return size
         least = max(self.least.values(), default=0) if self.equal else self.least.get(size, 0)
-        return self.setdefault(size, max(least, STEPS + (0 if self.equal else len(self) % 3)))
+        return self.setdefault(size, max(least, LEAST_STEPS + (0 if self.equal else len(self) % 3)))
 
     def shape(self, shape: Shape) -> tuple[int, ...]:
         """Return the numbers for a shape."""
@@ -39,7 +39,7 @@ class Sizes(dict[str, int]):
 
 
 #: Computes a loop, and adds its outputs to the values.
-RunLoop = Callable[[Op, Float64Values, Sizes], None]
+RunLoop = Callable[[Op, Float64Values, DrawnSizes], None]
 
 
 def least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
@@ -62,7 +62,7 @@ def least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
     return least
 
 
-def random_value(flow: Flow, name: str, sizes: Sizes, rng: np.random.Generator, factor: float) -> Array:
+def random_value(flow: Flow, name: str, sizes: DrawnSizes, rng: np.random.Generator, factor: float) -> Array:
     """Return random values of a value's type and shape, scaled by `factor`."""
     shape = flow.shape(name)
     if shape is None:
@@ -74,12 +74,12 @@ def random_value(flow: Flow, name: str, sizes: Sizes, rng: np.random.Generator, 
     if dtype == "bool":
         return rng.random(numbers) < 0.6
     if dtype in ("int32", "int64"):
-        return rng.integers(0, STEPS + 2, numbers).astype(dtype)
+        return rng.integers(0, LEAST_STEPS + 2, numbers).astype(dtype)
     values = rng.standard_normal(numbers) * factor
     return np.asarray(values * rng.choice([1.0, 1.0, 0.1, 3.0, -1.0], numbers))
 
 
-def loop_index(flow: Flow, name: str, sizes: Sizes, index: LoopIndex, iteration: int) -> Array:
+def loop_index(flow: Flow, name: str, sizes: DrawnSizes, index: LoopIndex, iteration: int) -> Array:
     """Return the loop index of one of the first iterations."""
     number = index.base + index.sign * iteration + (sizes.of(index.size) if index.size != 0 else 0)
     return np.full(sizes.shape(flow.shape(name) or ()), number, np.int64)

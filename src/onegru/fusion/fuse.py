@@ -11,7 +11,7 @@ from onegru.dataflow.walk import reachable
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.chain import replace_cells
-from onegru.fusion.graph import Graph
+from onegru.fusion.graph import GraphSearch
 from onegru.fusion.search import Search
 from onegru.fusion.simplify import simplify
 from onegru.fusion.whole import replace_loop
@@ -21,12 +21,12 @@ def fuse_flow(flow: Flow, search: Search) -> None:
     """Replace the recurrences in a graph and its subgraphs, and record them in `search`."""
     flows = reachable([flow], lambda graph: [body for op in graph.ops for body in op.bodies.values()])
     search.total = sum(len(graph.ops) for graph in flows)
-    _fuse(Graph(flow, search))
+    _fuse(GraphSearch(flow, search))
     if search.progress is not None:
         search.progress(search.total, search.total)
 
 
-def _fuse(graph: Graph) -> None:
+def _fuse(graph: GraphSearch) -> None:
     """Replace the recurrences in a graph."""
     alive = needed_values(graph.flow)
     for op in graph.flow.ops:
@@ -44,19 +44,19 @@ def _fuse(graph: Graph) -> None:
             graph.miss(name, reason)
 
 
-def _fuse_body(graph: Graph, op: Op, body: Flow, location: str) -> None:
+def _fuse_body(graph: GraphSearch, op: Op, body: Flow, location: str) -> None:
     loop = read_loop(graph.flow, op)
     if loop is None:
         if takes_parts(graph.flow, op):  # OpenVINO computes this incorrectly with a GRUCell in the body
             return
-        _fuse(Graph(body, graph.search))
+        _fuse(GraphSearch(body, graph.search))
         return
     exprs = Expressions(body, graph.search.algebra, loop.indices, loop.slices)
     try:
         replace_loop(graph, loop, exprs, location)
     except MissError as error:
         before, missed = len(graph.search.fused), len(graph.search.near_misses)
-        _fuse(Graph(body, graph.search, Expressions(body, graph.search.algebra, loop.indices)))
+        _fuse(GraphSearch(body, graph.search, Expressions(body, graph.search.algebra, loop.indices)))
         reasons = {item.reason for item in graph.search.near_misses[missed:]}
         if str(error) and len(graph.search.fused) > before:
             graph.miss(location, f"only its cell was replaced, because {error}")

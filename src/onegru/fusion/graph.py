@@ -15,7 +15,7 @@ from onegru.fusion.numeric_check import Compared, compare
 from onegru.fusion.search import Fused, NearMiss, Search
 
 
-class Graph:
+class GraphSearch:
     """A graph or subgraph that is being changed."""
 
     def __init__(self, flow: Flow, search: Search, exprs: Expressions | None = None) -> None:

@@ -14,7 +14,7 @@ from onegru.dataflow.operator import LoopIndex, Op
 from onegru.dataflow.table import UnknownOpError, operator_of
 from onegru.dataflow.walk import reachable
 from onegru.fusion.cells.cell import MissError
-from onegru.fusion.drawn_inputs import RunLoop, Sizes, least_sizes, loop_index, random_value
+from onegru.fusion.drawn_inputs import DrawnSizes, RunLoop, least_sizes, loop_index, random_value
 from onegru.fusion.float64 import GRU_KINDS, Float64Values, as_float64
 
 # Factors of inputs and states, one for each draw. Zeros and tiny values test biases, large values test
@@ -54,9 +54,9 @@ def compare(
     comparison = _Comparison(flow, new, constants, run_loop, indices or {}, dtype)
     least = least_sizes(flow, comparison.old)
     try:
-        found = comparison.run(Sizes(False, least))
+        found = comparison.run(DrawnSizes(False, least))
     except UnknownOpError:  # sizes with different names may need to be equal
-        found = comparison.run(Sizes(True, least))
+        found = comparison.run(DrawnSizes(True, least))
     if not found.difference and (difference := comparison.at_infinity()):
         raise MissError(f"it is a GRU only for finite values: {difference}")
     return found
@@ -88,7 +88,7 @@ class _Comparison:
             flow, [*self.wanted, *self.derived], external.difference(self.derived)
         )
 
-    def run(self, sizes: Sizes) -> Compared:
+    def run(self, sizes: DrawnSizes) -> Compared:
         """Compare the outputs on inputs of all magnitudes."""
         self.sizes, self.rng = sizes, np.random.default_rng(0)
         drawn: list[Array] = []

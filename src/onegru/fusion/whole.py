@@ -19,9 +19,9 @@ from onegru.fusion.cells.layer import layer_cell
 from onegru.fusion.cells.masks import zeroed_state
 from onegru.fusion.cells.match import find_cell
 from onegru.fusion.cells.polynomial import Polynomial, add, same
-from onegru.fusion.drawn_inputs import Sizes
+from onegru.fusion.drawn_inputs import DrawnSizes
 from onegru.fusion.float64 import Float64Values
-from onegru.fusion.graph import Graph
+from onegru.fusion.graph import GraphSearch
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.hoist import Hoist, computed_ahead
 from onegru.fusion.nodes.lengths import lengths_of
@@ -29,7 +29,7 @@ from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.nodes.sources import Sliced, Source, loop_source, source_views
 
 
-def replace_loop(graph: Graph, loop: Loop, exprs: Expressions, location: str) -> None:
+def replace_loop(graph: GraphSearch, loop: Loop, exprs: Expressions, location: str) -> None:
     """Replace a loop if the numeric check passes."""
     try:
         _LoopReplacement(graph, loop, exprs, location).replace()
@@ -61,7 +61,7 @@ def _is_needed(exprs: Expressions, name: str) -> bool:
 class _LoopReplacement:
     """The replacement of a loop; the caller's loop object stays unchanged."""
 
-    def __init__(self, graph: Graph, loop: Loop, exprs: Expressions, location: str) -> None:
+    def __init__(self, graph: GraphSearch, loop: Loop, exprs: Expressions, location: str) -> None:
         self.graph = graph
         self.loop = loop = replace(loop, carried=list(loop.carried))
         self.exprs = exprs
@@ -98,7 +98,7 @@ class _LoopReplacement:
         used = {name for name in loop.op.outputs if name and self._is_used(name)}
         for item, cell in cells:
             self._add(item, cell, used)
-        for name, initial in loop.constants.items():
+        for name, initial in loop.unchanged.items():
             if name in used:
                 self.emitter.op("Identity", [initial], "passed", graph.flow.shape(initial), name)
                 self.provided.add(name)
@@ -299,7 +299,7 @@ class _LoopReplacement:
 
     # Run of the loop, for the numeric check
 
-    def _run(self, op: Op, values: Float64Values, sizes: Sizes) -> None:
+    def _run(self, op: Op, values: Float64Values, sizes: DrawnSizes) -> None:
         """Compute the loop, iteration by iteration."""
         loop = self.loop
         if op is not loop.op or loop.count is None:
@@ -327,7 +327,7 @@ class _LoopReplacement:
                     kept[entry.name].append(inner[entry.inner])
             state = {item.before: inner[item.after] for item in carried}
         values.update((item.last, state[item.before]) for item in carried if item.last)
-        values.update((name, values[initial]) for name, initial in loop.constants.items())
+        values.update((name, values[initial]) for name, initial in loop.unchanged.items())
         for entry in loop.collected:
             if arrays := kept.get(entry.name):
                 put = np.concatenate if entry.is_kept else np.stack

@@ -124,7 +124,7 @@ def fusing_hint(path: str | os.PathLike[str]) -> str:
     """Return a hint that `onegru fuse` helps; "" if the file has no decomposed GRUs."""
     with suppress(OneGRUError, OSError):
         file = open_model("path", path)
-        format_of(file).read_graph(file, again=True)  # first, because it rejects malicious files
+        format_of(file).read_graph(file, keep_parsed=True)  # first, because it rejects malicious files
         if found := find_in_file(file).fused:
             grus = count(len(found), "decomposed GRU")
             them = "it with a GRU node" if len(found) == 1 else "them with GRU nodes"
@@ -154,7 +154,7 @@ def fused_graph(file: Opened) -> Graph:
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import read_onnx
         from onegru.formats.onnx.validate import Source, model_of
-    graph = read_onnx(file, again=True)  # first, because it rejects malicious files
+    graph = read_onnx(file, keep_parsed=True)  # first, because it rejects malicious files
     return replace(_fused_onnx(graph, Source.of(file), model_of(file)), file=replace(file))
 
 

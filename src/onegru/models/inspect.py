@@ -136,7 +136,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         missed = file.once(tflite_graph)[1].near_misses if kind is Kind.TFLITE else ()
         rest = left_out(file, layers)
         return Inspection(str(file), kind.words, (), (), None, (), grus, near_misses=missed, left_out=rest)
-    graph = format_of(file).read_graph(file, again=True)
+    graph = format_of(file).read_graph(file, keep_parsed=True)
     found = _described(file)
     others = sum(step.node_count for step in graph.steps)
     if graph.whole is not None:

@@ -20,7 +20,7 @@ from onegru.dataflow.table import Elements, movers
 from onegru.formats.graph import Graph
 from onegru.formats.onnx.parse import parse_onnx
 from onegru.formats.onnx.validate import ModelProto, Source, Written, serialized
-from onegru.timeline.read import read_timeline
+from onegru.timeline.read import read_model_flow
 
 _WHOLE = ("Floor", "Ceil", "Round", "Sign", "OneHot", "QuantizeLinear", "DequantizeLinear")
 _PASSED_ON = movers(Elements.KEPT | Elements.PERMUTED, without=("Flatten",))
@@ -29,7 +29,7 @@ _SIZES = ("Shape", "Size", "Range", "ConstantOfShape")  # operators that depend 
 
 def find_float_origins(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
     """Find the floating-point values before integer, boolean or rounded outputs, in both models."""
-    first, second = read_timeline(source), read_timeline(made)
+    first, second = read_model_flow(source), read_model_flow(made)
     if first is None or second is None:
         return {}
     found: dict[str, dict[str, str]] = {}

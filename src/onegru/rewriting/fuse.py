@@ -139,7 +139,12 @@ def _fuse_onnx(
     made = parse_onnx(result, changed, model)
     warn_of_unread(made)
     outputs, more = check_result(
-        lambda: read_onnx(file, again=True), made, label, wanted, TOLERANCE_FUSED, written=(result, model)
+        lambda: read_onnx(file, keep_parsed=True),
+        made,
+        label,
+        wanted,
+        TOLERANCE_FUSED,
+        written=(result, model),
     )
     if target is not None:
         write_model(source, found.model, result, target)

@@ -36,7 +36,7 @@ def quantize_ir(
     group: int,
 ) -> Rewriting:
     """Store W and R of GRU layers as int8, compare the IR with its source, and write it."""
-    graph = read_ir(file, again=True)
+    graph = read_ir(file, keep_parsed=True)
     nested = {gru.name for gru in graph.grus if gru.bodies}
     if inner := sorted(nested if names is None else nested.intersection(names)):
         raise SpecError.of(

@@ -166,7 +166,7 @@ def rewrite_file(
     result, changed = serialize_model(onnx_source, rewritten.model), onnx_source.changed(label)
     model = read_model(changed, result)
     outputs, unchecked = check_result(
-        lambda: read_onnx(file, again=True),
+        lambda: read_onnx(file, keep_parsed=True),
         parse_onnx(result, changed, model),
         label,
         check,

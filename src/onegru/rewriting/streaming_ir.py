@@ -19,7 +19,7 @@ def make_ir_streaming(
     file: Opened, target: Path, check: Check | None, time: Mapping[str, int] | None, delay: bool
 ) -> Chunked:
     """Change an IR, and compare it with its source; arguments and errors as in `make_onnx_streaming`."""
-    graph, notes = with_sequences(file, read_ir(file, again=True)), list[str]()
+    graph, notes = with_sequences(file, read_ir(file, keep_parsed=True)), list[str]()
     made = make_chunked(file, graph, notes, time, forms_of_ir(graph, time, delay))
     document: IrDocument = made.model
     whole = None if check is None else Model(graph)

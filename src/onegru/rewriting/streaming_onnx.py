@@ -32,7 +32,7 @@ def make_onnx_streaming(
     """Change an ONNX model, and compare it with its source."""
     onnx_source, model = Source.of(file), model_of(file)
     notes = embed_external(onnx_source, model, len(file.data))
-    source = read_onnx(file, again=True)
+    source = read_onnx(file, keep_parsed=True)
     # With embedded external data, the model differs from the file.
     in_memory = replace(onnx_source, file=None)
     graph = parse_onnx(serialize_model(onnx_source, model), in_memory, deepcopy(model)) if notes else source

@@ -40,7 +40,7 @@ class TimeAnalysis:
         self.computed: dict[str, frozenset[str]] = {}  # names of other sizes, and the measured ones in them
         self.sized: dict[str, tuple[Size, ...]] = {}  # the integers in a value, if they are such sizes
         self.numbered: dict[int, tuple[str, int]] = {}  # see `_numbered_axis`; by the operator's id
-        self.lost: dict[int, set[int]] = {}  # factors that a Reshape divides, by its id
+        self.divided: dict[int, set[int]] = {}  # factors that each followed Reshape divides, perhaps none
         self.inputs = [name for name in flow.inputs if not flow.holds(name)]
         self.dynamic = set(self.inputs)  # values that depend on inputs
         self.from_states = {name: frozenset({name}) for name in states}  # the states in each value
@@ -266,8 +266,8 @@ class TimeAnalysis:
             return []
         if after is None:
             return None
-        found, lost = self.axes.regroup(axes, before, after)
-        self.lost[id(op)] = lost
+        found, divided = self.axes.regroup(axes, before, after)
+        self.divided[id(op)] = divided
         self.axes_of[op.outputs[0]] = tuple(
             self.axes.new(size) if axis is None else axis for axis, size in zip(found, after, strict=True)
         )
@@ -314,7 +314,9 @@ class TimeAnalysis:
         """Return the initial state of a recurrence, with equal rows as one; None if it is computed."""
         recurrence = recurrence_of(op)
         batch = 0 if recurrence is not None and recurrence.is_batch_first(op) else 1
-        return np.zeros((1, 1, 1)) if self.flow.fill(name) == 0 else constant_start(self.flow, name, batch)
+        return (
+            np.zeros((1, 1, 1)) if self.flow.fill_value(name) == 0 else constant_start(self.flow, name, batch)
+        )
 
     def unstreamed_input(self, name: str, streamed: Collection[str]) -> str | None:
         """Return the input of the model, except these, that contains a value; None for others."""

@@ -12,7 +12,7 @@ from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.finding import Finding
 from onegru.timeline.losses import LossFinder
 from onegru.timeline.pairs import pair_by_name
-from onegru.timeline.read import Timeline, read_timeline
+from onegru.timeline.read import ModelFlow, read_model_flow
 
 _MOST_NAMED = 5  # nodes in a message
 
@@ -58,7 +58,7 @@ class UnchangedCheck:
 
 def check_unchanged(graph: Graph, state: Mapping[str, str] | None = None) -> UnchangedCheck:
     """Find the external states of a model, and the operators that would change results in chunks."""
-    timeline, named = read_timeline(graph), dict[str, str]()
+    timeline, named = read_model_flow(graph), dict[str, str]()
     if state is None:
         named = _named_states(graph, timeline)
         state = {**dict(graph.states), **named}
@@ -96,7 +96,7 @@ def warn_of_losses(found: UnchangedCheck, *, refuses: bool) -> None:
         warnings.warn(f"{found.path}: {found.warning}", SpecWarning, stacklevel=4)
 
 
-def _named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
+def _named_states(graph: Graph, timeline: ModelFlow | None) -> dict[str, str]:
     """Return the outputs that are states by their names, and their inputs."""
     if timeline is None:
         return {}

@@ -40,7 +40,7 @@ class LossFinder:
         self.time = {factor for factors, _ in roots for factor in analysis.axes.main(factors)}
         self.is_single = bool(roots) and all(size == 1 for _, size in roots)  # whether a run has one step
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
-        self.planner, self.plan = Planner(analysis, self.time, delay=False), StreamingPlan()
+        self.planner, self.plan = Planner(analysis, self.time, may_delay=False), StreamingPlan()
         self.lead: dict[str, int] = {}  # steps of the last run that each value has in front
 
     def findings(self) -> list[Finding]:
@@ -168,7 +168,7 @@ class LossFinder:
         outputs = [name for name in op.outputs if name]
         kind, moves = op.kind, self.analysis.moves[id(op)]
         is_streamed = not self.streamed.isdisjoint(op.reads())
-        if kind in ("Shape", "Size") or not (is_streamed or moves is None or id(op) in self.analysis.lost):
+        if kind in ("Shape", "Size") or not (is_streamed or moves is None or id(op) in self.analysis.divided):
             return
         self.streamed.update(outputs if is_streamed else ())
         timed = {name: self.timed(name) for name in (*op.reads(), *outputs)}
@@ -182,7 +182,7 @@ class LossFinder:
         if kind == "Concat" and (along := self._along_time(op)) is not None:
             yield from self._judge_concat(op, along)
             return
-        if id(op) in self.analysis.lost or kind == "Flatten" or self.analysis.whole_gather(op) is not None:
+        if id(op) in self.analysis.divided or kind == "Flatten" or self.analysis.whole_gather(op) is not None:
             return
         if operator_of(kind).states:
             yield from self._judge_recurrence(op, moves)

@@ -12,7 +12,7 @@ from onegru.dataflow.table import operator_of
 from onegru.dataflow.walk import reachable
 from onegru.formats.graph import Dimension, TensorInfo
 from onegru.timeline.analysis import MOVE_KINDS
-from onegru.timeline.read import Timeline
+from onegru.timeline.read import ModelFlow
 
 # Words that differ between the names of a state's input and output, as in `state_in` and `state_out`.
 _IN, _OUT = {"in", "input", "i"}, {"out", "output", "o"}
@@ -28,7 +28,7 @@ _MEMORY = re.compile(
 
 
 def pair_by_name(
-    inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo], timeline: Timeline
+    inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo], timeline: ModelFlow
 ) -> dict[str, str]:
     """Return the state outputs with their inputs, recognized by name."""
     # An input and an output pair must have one type, and equal sizes where the output's are known; the first

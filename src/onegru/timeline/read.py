@@ -16,7 +16,7 @@ IR_OPSET = 13  # of the operators that represent the layers of an IR
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class ModelFlow:
     """Operators of a model, along which time is followed."""
 
     flow: Flow  # the operators
@@ -25,7 +25,7 @@ class Timeline:
     outputs: Mapping[str, str]
 
 
-def read_timeline(graph: Graph) -> Timeline | None:
+def read_model_flow(graph: Graph) -> ModelFlow | None:
     """Return a model's operators; None if they cannot be followed."""
     outline = graph.outline
     if outline is None:
@@ -36,7 +36,7 @@ def read_timeline(graph: Graph) -> Timeline | None:
         return None
 
 
-def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
+def _of_onnx(graph: Graph, outline: Outline) -> ModelFlow:
     with needs_extra("onnx", "onnx", graph.path):
         from onegru.formats.onnx.branches import inline_branches
         from onegru.formats.onnx.flow import flow_of, graph_types
@@ -53,10 +53,10 @@ def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
     inputs = {info.name: info.value for info in graph.inputs}
     flow.inputs = list(inputs.values())  # without inputs that replace large constants
     outputs = {info.name: info.value for info in graph.outputs}
-    return Timeline(flow, model_opset(source, model), inputs, outputs)
+    return ModelFlow(flow, model_opset(source, model), inputs, outputs)
 
 
-def _of_ir(graph: Graph, outline: Outline) -> Timeline:
+def _of_ir(graph: Graph, outline: Outline) -> ModelFlow:
     from onegru.formats.openvino.constants import Constants
     from onegru.formats.openvino.fields import AttributeParser
     from onegru.formats.openvino.flow import IrReader
@@ -72,4 +72,4 @@ def _of_ir(graph: Graph, outline: Outline) -> Timeline:
     names = {f"{layer}:{port}": name for name, (layer, port) in read.native.items()}
     inputs = {info.name: names[info.value] for info in graph.inputs}
     outputs = {info.name: names[info.value] for info in graph.outputs}
-    return Timeline(read.flow, IR_OPSET, inputs, outputs)
+    return ModelFlow(read.flow, IR_OPSET, inputs, outputs)

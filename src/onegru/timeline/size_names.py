@@ -115,7 +115,7 @@ class SizeNames:
             if index != axis:
                 self.unify(value, index)
             if isinstance(size, tuple):
-                raise refusal(op, "its earlier steps have a size that is a product of dynamic sizes")
+                raise refusal_error(op, "its earlier steps have a size that is a product of dynamic sizes")
             found.append(self.named(op, size))
         return tuple(found)
 
@@ -125,7 +125,7 @@ class SizeNames:
             return size
         name = size.removeprefix("dim:")
         if name not in self.sizes:
-            raise refusal(op, "its state has a size that no input has" + f" ({name})" * bool(name))
+            raise refusal_error(op, "its state has a size that no input has" + f" ({name})" * bool(name))
         return name
 
 
@@ -138,7 +138,7 @@ def dtype_of(flow: Flow, op: Op, value: str) -> str:
     """Return the element type of an operator's input or output."""
     dtype = flow.dtype(value)
     if dtype is None:
-        raise refusal(op, f"the element type of {value!r} is not known")
+        raise refusal_error(op, f"the element type of {value!r} is not known")
     return dtype
 
 
@@ -147,6 +147,6 @@ def plain(label: str) -> str:
     return label.strip("/").replace("/", "_")
 
 
-def refusal(op: Op, why: str) -> SpecError:
+def refusal_error(op: Op, why: str) -> SpecError:
     """Return the error for an operator whose changes cannot be made."""
     return SpecError(f"{op.kind} node {name_of(op)!r}: cannot run in chunks, because {why}")

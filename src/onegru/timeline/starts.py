@@ -74,7 +74,8 @@ def _allows_any_length(flow: Flow, op: Op, counting: set[str]) -> bool:
     if op.kind == "Reshape":
         before, after = call.shape(), flow.shape(op.outputs[0])
         return after is not None and (
-            _sizes_before(before) == _sizes_before(after) or not (_open_axes(before) or _open_axes(after))
+            _elements_before(before) == _elements_before(after)
+            or not (_open_axes(before) or _open_axes(after))
         )
     wanted = {(index, axis) for index in data for axis in _open_axes(call.shape(index))}
     kept = {
@@ -89,7 +90,7 @@ def _open_axes(shape: Shape) -> list[int]:
     return [axis for axis, size in enumerate(shape) if isinstance(size, str)]
 
 
-def _sizes_before(shape: Shape) -> set[int]:
+def _elements_before(shape: Shape) -> set[int]:
     """Return the number of elements before each dynamic axis, where the sizes are fixed."""
     sizes = [size if isinstance(size, int) else 1 for size in shape]
     return {math.prod(sizes[:axis]) for axis in _open_axes(shape)}

@@ -14,7 +14,7 @@ from onegru.dataflow.table.cutting import Slice
 from onegru.dataflow.walk import reachable
 from onegru.formats.graph import Graph
 from onegru.timeline.analysis import MOVE_KINDS
-from onegru.timeline.read import read_timeline
+from onegru.timeline.read import read_model_flow
 
 # Layers of an IR that read fixed positions, and layers that may precede them.
 _CUTTING = {b"Gather", b"Slice", b"StridedSlice"}
@@ -33,7 +33,7 @@ def warn_of_unread(graph: Graph) -> None:
 def find_unread(graph: Graph) -> Iterator[str]:
     """Yield a sentence for each of these axes."""
     is_open = any(not isinstance(size, int) for info in graph.inputs for size in info.shape or ())
-    timeline = read_timeline(graph) if is_open and _may_cut(graph) else None
+    timeline = read_model_flow(graph) if is_open and _may_cut(graph) else None
     for info in graph.inputs if timeline is not None else ():
         for axis, size in enumerate(info.shape or ()):
             if timeline is None or isinstance(size, int):

@@ -22,7 +22,7 @@ from onegru.timeline import check
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.find_time import find_time
 from onegru.timeline.planning.planner import Planner
-from onegru.timeline.read import Timeline, read_timeline
+from onegru.timeline.read import ModelFlow, read_model_flow
 from tests.rewriting.test_streaming import steps_of
 from tests.support.files.onnx_models import graph, gru, model, save, value, weights
 from tests.support.models.streams import StreamNet
@@ -375,17 +375,17 @@ def test_a_model_is_followed_once_and_each_operator_by_itself(
         value = net.op("Relu", value)
     path, reads = save(tmp_path, net.end(value)), list[Graph]()
 
-    def read(graph: Graph) -> Timeline | None:
+    def read(graph: Graph) -> ModelFlow | None:
         reads.append(graph)
-        return read_timeline(graph)
+        return read_model_flow(graph)
 
-    monkeypatch.setattr(check, "read_timeline", read)
+    monkeypatch.setattr(check, "read_model_flow", read)
     assert onegru.inspect(path).streaming.startswith("yes")
     assert len(reads) == 1
-    timeline = read_timeline(onegru.load(path).graph)
+    timeline = read_model_flow(onegru.load(path).graph)
     assert timeline is not None
     analysis = TimeAnalysis(timeline.flow, {"h": "h_out"}, timeline.opset)
-    planner = Planner(analysis, find_time(analysis, {}), delay=False)
+    planner = Planner(analysis, find_time(analysis, {}), may_delay=False)
     planner.context.newest = NeverWhole()
     assert not planner.plan().refusals
 

@@ -56,7 +56,7 @@ class Loop:
     slices: dict[str, Slices]  # the sliced values, by the body's input
     collected: list[Collected]  # the collected values
     # final values of unchanged ones: the value outside the loop, by the output's name
-    constants: dict[str, str] = field(default_factory=dict)
+    unchanged: dict[str, str] = field(default_factory=dict)
     count: Size | None = None  # the number of iterations; None if unknown before the run
     # values of the body that are iteration indices
     indices: dict[str, LoopIndex] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def simplify(flow: Flow, loop: Loop) -> Loop:
             loop.carried.remove(item)
             body.set_alias(item.before, item.initial)
             if item.last:
-                loop.constants[item.last] = item.initial
+                loop.unchanged[item.last] = item.initial
     for item in loop.carried:
         shape = flow.shape(item.initial)
         stated = body.shape(item.before)

@@ -380,7 +380,7 @@ class ReverseSequence(SameShape, Reversing):
         return [np.moveaxis(moved, (0, 1), axes)]
 
     def reverses(self, call: Call) -> int | None:
-        axis, size = int(call.get("time_axis", 0)), call.facts.fill(call.op.inputs[1])
+        axis, size = int(call.get("time_axis", 0)), call.facts.fill_value(call.op.inputs[1])
         return axis if size is not None and size == call.shape()[axis] else None
 
     def moves(self, call: Call) -> Iterator[Move]:

@@ -41,7 +41,7 @@ def range_length(facts: Facts, name: str) -> Size | None:
         if op is None or facts.dtype(name) not in ("int32", "int64"):
             return None
         if op.kind == "Range":
-            ends, shape = [facts.fill(item) for item in op.inputs[::2]], facts.shape(name)
+            ends, shape = [facts.fill_value(item) for item in op.inputs[::2]], facts.shape(name)
             return shape[0] if ends == [0, 1] and shape else None
         zeros = [index for index, item in enumerate(op.inputs) if op.kind == "Add" and _is_zero(facts, item)]
         if not zeros and operator_of(op.kind).elements is not Elements.KEPT:
@@ -53,7 +53,7 @@ def range_length(facts: Facts, name: str) -> Size | None:
 def _is_zero(facts: Facts, name: str) -> bool:
     """Whether a value is a single zero, of any rank."""
     shape = facts.shape(name)
-    return facts.fill(name) == 0 and shape is not None and all(size == 1 for size in shape)
+    return facts.fill_value(name) == 0 and shape is not None and all(size == 1 for size in shape)
 
 
 class Lookup(Operator):

@@ -105,7 +105,7 @@ class Dropout(Identity):
 
     def moves(self, call: Call) -> Iterable[Move]:
         mode = call.op.inputs[2] if call.is_given(2) else ""
-        if (mode and call.facts.fill(mode) != 0) or (call.opset < 7 and not call.get("is_test", 0)):
+        if (mode and call.facts.fill_value(mode) != 0) or (call.opset < 7 and not call.get("is_test", 0)):
             raise UnknownOpError("generates random values")
         return super().moves(call)
 

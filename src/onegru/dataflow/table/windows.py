@@ -219,7 +219,7 @@ class Pad(Operator):
 
     def pads_with_zeros(self, call: Call) -> bool:
         value = call.op.inputs[2] if call.is_given(2) else ""
-        number = call.facts.fill(value) if value else call.get("value", 0.0)
+        number = call.facts.fill_value(value) if value else call.get("value", 0.0)
         return str(call.get("mode", "constant")).lower() == "constant" and number == 0
 
 

@@ -68,12 +68,14 @@ _SEARCHED = 1 << 20
 _SPARSE = "is sparse; inputs of GRU nodes and outputs of the model must be dense"
 
 
-def read_onnx(file: Opened, *, again: bool = False) -> Graph:
-    """Read a model. With `again`, its file keeps the parsed model for later readers."""
+def read_onnx(file: Opened, *, keep_parsed: bool = False) -> Graph:
+    """Read a model. With `keep_parsed`, its file keeps the parsed model for later readers."""
     source = Source.of(file)
-    parse = functools.partial(model_of, file) if again else functools.partial(read_model, source, file.data)
+    parse = (
+        functools.partial(model_of, file) if keep_parsed else functools.partial(read_model, source, file.data)
+    )
     graph = _ModelReader(source, file.data, parse).read()
-    return replace(graph, file=file if again else replace(file))
+    return replace(graph, file=file if keep_parsed else replace(file))
 
 
 def parse_onnx(data: bytes, source: Source, model: ModelProto | None = None) -> Graph:

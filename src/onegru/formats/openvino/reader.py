@@ -42,12 +42,12 @@ from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import ONLY_IN_MEMORY, OPERATORS
 
 
-def read_ir(file: Opened, *, again: bool = False) -> Graph:
+def read_ir(file: Opened, *, keep_parsed: bool = False) -> Graph:
     """Read an IR; arguments as in `read_onnx`."""
     assert file.weights is not None
     root, text = file.once(ir_of)
     graph = ir_graph(file.path, copy.deepcopy(root), file.weights, text)
-    return replace(graph, file=file if again else replace(file))
+    return replace(graph, file=file if keep_parsed else replace(file))
 
 
 def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None = None) -> Graph:

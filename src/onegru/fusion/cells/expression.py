@@ -55,7 +55,7 @@ class Expressions(Matmuls):
         if (array := self.flow.constant(view.name)) is not None:
             return self._constant(view, array)
         if self.flow.owner(view.name) is not self.flow:  # in the same graph, a zero state is a state
-            number = self.flow.fill(view.name)
+            number = self.flow.fill_value(view.name)
             if isinstance(number, (int, float)):
                 return constant(number)
         try:

@@ -58,4 +58,4 @@ def is_new_state(exprs: Expressions, cell: Cell, name: str) -> bool:
 
 def _has_zero(exprs: Expressions, monomial: Monomial) -> bool:
     atoms = (exprs.algebra.atoms[number] for number in monomial)
-    return any(atom.kind == "value" and exprs.flow.fill(atom.view.name) == 0 for atom in atoms)
+    return any(atom.kind == "value" and exprs.flow.fill_value(atom.view.name) == 0 for atom in atoms)

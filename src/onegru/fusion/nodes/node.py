@@ -158,7 +158,7 @@ def _sequence(new_ops: NewOps, emitter: Emitter, source: Source, what: str, reve
 
 def is_zero(flow: Flow, name: str) -> bool:
     """Whether a value is known to be zero."""
-    return flow.fill(name) == 0
+    return flow.fill_value(name) == 0
 
 
 def _first_state(emitter: Emitter, view: View, X: str) -> str:

@@ -42,7 +42,7 @@ def fuse_ir(
             writes=WRITTEN,
             only_layers=only_layers,
         )
-        if not only_layers or _has_own_sizes(ir.graph, ir.parser):
+        if not only_layers or _has_current_sizes(ir.graph, ir.parser):
             fuse_flow(ir.graph.flow, search)
         if not search.fused:
             return ir.constants.weights, search
@@ -72,7 +72,7 @@ def _why_not(cell: Cell) -> str:
     return ""
 
 
-def _has_own_sizes(graph: IrGraph, parser: AttributeParser) -> bool:
+def _has_current_sizes(graph: IrGraph, parser: AttributeParser) -> bool:
     """Whether the sizes in ports are current. OpenVINO infers them again."""
     # They are outdated if someone has changed the shape of a Parameter in the file.
     net = graph.net
@@ -88,4 +88,4 @@ def _has_own_sizes(graph: IrGraph, parser: AttributeParser) -> bool:
             dims = tuple(parser.dimension(layer, "dim", dim) for dim in layer.outputs[0].dims)
             if dims != (parser.shape(layer, "shape") or ()):
                 return False
-    return all(_has_own_sizes(body, parser) for body in graph.bodies.values())
+    return all(_has_current_sizes(body, parser) for body in graph.bodies.values())

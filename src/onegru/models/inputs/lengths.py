@@ -15,7 +15,7 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Elements, movers
 from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.models.model import Model, runs_of_nodes
-from onegru.timeline.read import Timeline, read_timeline
+from onegru.timeline.read import ModelFlow, read_model_flow
 
 # Operators that keep the meaning of lengths, although type, shape and order may change, and the indices of
 # the inputs to follow.
@@ -54,7 +54,7 @@ class LengthsInput:
 
 @dataclass(frozen=True)
 class _Known:
-    timeline: Timeline | None
+    timeline: ModelFlow | None
     found: Mapping[str, LengthsInput]
 
 
@@ -106,7 +106,7 @@ def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[
 
 def _look(model: Model) -> _Known:
     if model not in _known:
-        timeline = read_timeline(model.graph)
+        timeline = read_model_flow(model.graph)
         found: Mapping[str, LengthsInput] = {}
         if timeline is not None:
             try:
@@ -117,7 +117,7 @@ def _look(model: Model) -> _Known:
     return _known[model]
 
 
-def _find(timeline: Timeline) -> dict[str, LengthsInput]:
+def _find(timeline: ModelFlow) -> dict[str, LengthsInput]:
     names = {value: name for name, value in timeline.inputs.items()}
     found: dict[str, LengthsInput] = {}
     for flow, op, index, axis in _takers(timeline.flow):

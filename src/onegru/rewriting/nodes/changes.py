@@ -99,7 +99,7 @@ def _other_layout(config: GruNodeConfig) -> list[GruNodeConfig]:
 def _swapped_input(new: Draft, config: GruNodeConfig, port: str) -> str:
     scope, value = new.scope, config.inputs[port]
     producer = scope.producers.get(value)
-    if producer is not None and _permutation(producer) == _SWAP_AXES and value not in scope.moved_outputs:
+    if producer is not None and _permutation(producer) == _SWAP_AXES and value not in scope.taken_outputs:
         scope.released_inputs.add(value)
         return str(producer.input[0])
     return new.op("Transpose", [value], port, perm=_SWAP_AXES)
@@ -113,7 +113,7 @@ def _swapped_output(
     if len(consumers) == 1 and value not in scope.outputs and _permutation(consumers[0]) == back:
         output = str(consumers[0].output[0])
         if output not in scope.released_inputs:  # a GRU node that skips the Transpose reads `value`
-            scope.moved_outputs.add(output)
+            scope.taken_outputs.add(output)
             return output
     return _add_after(new, config, port, "Transpose", perm=perm)
 

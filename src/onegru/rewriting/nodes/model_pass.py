@@ -81,13 +81,13 @@ class _Rewriter:
         self.dtypes: set[str] = set()
         self.others: list[str] = []
         self.released: set[str] = set()  # `released_inputs` of all graphs
-        is_named = add_augru_functions(given, source)  # broken ones crash onnx's shape inference
+        has_added_functions = add_augru_functions(given, source)  # broken ones crash onnx's shape inference
         function_count = len(given.functions)
         self.model = unfold_functions(source, given)
         nodes_in_order(source, self.model.graph)  # rejects graphs with cycles or ambiguous names
         has_augru = any(map(is_augru, all_nodes(self.model.graph.node)))
         self.decomposes_augru = options.decomposes_augru and has_augru
-        if is_named and not self.decomposes_augru:
+        if has_added_functions and not self.decomposes_augru:
             self.notes.append("AUGRU functions, which other runtimes need, were added")
         if len(self.model.functions) < function_count:
             self.notes.append("functions that contain GRU nodes were inlined")
@@ -224,7 +224,7 @@ class _Rewriter:
                 rewritten[index] = self._quantized_augru(scope, node)
         nodes = list(scope.early)
         for index, node in enumerate(graph.node):
-            is_kept = scope.moved_outputs.isdisjoint(node.output)
+            is_kept = scope.taken_outputs.isdisjoint(node.output)
             nodes += rewritten.get(index, [node] if is_kept else [])
         replace_nodes(graph, nodes)
         self.released |= scope.released_inputs

@@ -41,7 +41,7 @@ class Scope(Values):
         self.early: list[NodeProto] = []  # new Constant nodes, which come before all other nodes
         self.unread_constants: dict[str, Array] = {}  # new constants that no node uses yet; not in the graph
         self.released_inputs: set[str] = set()  # values that rewritten nodes may no longer read
-        self.moved_outputs: set[str] = set()  # outputs of other nodes that GRU nodes write themselves now
+        self.taken_outputs: set[str] = set()  # GRU nodes write these now; their old nodes are removed
         self._shared: dict[Hashable, str] = {}
 
     @functools.cached_property

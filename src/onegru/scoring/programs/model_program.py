@@ -21,7 +21,7 @@ from onegru.operators import onnx, openvino
 from onegru.scoring.columns import Field
 from onegru.scoring.programs.model_inputs import Axes, ModelInputs
 from onegru.scoring.programs.program import check_names
-from onegru.timeline.read import read_timeline
+from onegru.timeline.read import read_model_flow
 
 # Sizes of two runs that reveal an output's axes: rows and steps. No size occurs twice.
 _ROWS, _STEPS = (2, 5), (3, 7)
@@ -199,7 +199,7 @@ class ModelProgram:
 
     def _random_operators(self) -> str:
         """Name an operator of each kind whose results differ between runs; empty without any."""
-        timeline, found = read_timeline(self._model.graph), dict[str, str]()
+        timeline, found = read_model_flow(self._model.graph), dict[str, str]()
         flows = [] if timeline is None else [timeline.flow]
         for flow in flows:
             flows += [body for op in flow.ops for body in op.bodies.values()]

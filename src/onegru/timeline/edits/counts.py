@@ -12,12 +12,12 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.table import operator_of
 from onegru.formats.stream_note import State
 from onegru.timeline.planning.plan import FirstSteps
-from onegru.timeline.size_names import SizeNames, dtype_of, name_of, plain, refusal
+from onegru.timeline.size_names import SizeNames, dtype_of, name_of, plain, refusal_error
 
 _COMPUTED_BOUNDS = 10  # the first opset where a Slice has computed bounds
 
 
-def accumulate_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
+def continue_sum(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
     """Continue a sum or product from the last chunk, which is prepended to keep the order."""
     label = name_of(op)
     dtype = dtype_of(edit.flow, op, op.inputs[0])
@@ -32,7 +32,7 @@ def accumulate_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
     return replace(state, start=np.full([1] * len(state.first_shape), begins) if begins else None)
 
 
-def number_on(edit: Edit, op: Op, step: int) -> State:
+def continue_range(edit: Edit, op: Op, step: int) -> State:
     """Continue a Range after the steps of all earlier chunks, which a state counts as integers."""
     label, dtype = name_of(op), dtype_of(edit.flow, op, op.outputs[0])
     state = new_state(edit, op, "steps", "int64", (1,))
@@ -70,7 +70,7 @@ def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> S
 def size_of(edit: Edit, op: Op, opset: int, value: str, axis: int) -> str:
     """Add operators that compute a size of a value, as a bound of a Slice."""
     if opset < _COMPUTED_BOUNDS:
-        raise refusal(
+        raise refusal_error(
             op, f"a Slice has no computed bounds before opset {_COMPUTED_BOUNDS}; convert the model"
         )
     shape = edit.add("Shape", [value], f"{name_of(op)}/shape", before=op)
@@ -79,13 +79,13 @@ def size_of(edit: Edit, op: Op, opset: int, value: str, axis: int) -> str:
 
 
 def new_state(
-    edit: Edit, op: Op, what: str, dtype: str, shape: Sequence[int | str], opened: int | None = None
+    edit: Edit, op: Op, what: str, dtype: str, shape: Sequence[int | str], open_axis: int | None = None
 ) -> State:
     """Add a state that begins with zeros, and may later have another number of steps."""
     label = name_of(op)
     input_name, output_name = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
     declared, later = (
-        [f"{name}_frames" if index == opened else size for index, size in enumerate(shape)]
+        [f"{name}_frames" if index == open_axis else size for index, size in enumerate(shape)]
         for name in (input_name, output_name)
     )
     edit.add_input(input_name, dtype, declared)

@@ -18,10 +18,10 @@ from onegru.dataflow.table.recurrences import recurrent
 from onegru.dataflow.table.windows import Window
 from onegru.formats.stream_note import State
 from onegru.timeline.analysis import TimeAnalysis
-from onegru.timeline.edits.counts import accumulate_on, new_state, number_on, size_of, take_first
+from onegru.timeline.edits.counts import continue_range, continue_sum, new_state, size_of, take_first
 from onegru.timeline.edits.sizes import SizesRewriter, with_equal_sizes
 from onegru.timeline.planning.plan import Cache, StreamingPlan
-from onegru.timeline.size_names import SizeNames, dtype_of, name_of, plain, refusal
+from onegru.timeline.size_names import SizeNames, dtype_of, name_of, plain, refusal_error
 from onegru.timeline.starts import evaluated
 
 _MOST_ELEMENTS = 1 << 21  # of a state that is followed element by element
@@ -57,23 +57,23 @@ class StreamingRewriter:
     def edited(self) -> Streaming:
         """Make all changes."""
         plan, edit = self.plan, self.edit
-        opened = SizesRewriter(self.analysis, plan, edit, self.sizes)
+        sizes_rewriter = SizesRewriter(self.analysis, plan, edit, self.sizes)
         for op in plan.full_length:
             edit.set_input(op, recurrent(op).lengths, "")
         for op, port in plan.zero_states:
             edit.set_input(op, port, "")
         for op, axis in plan.whole:
-            opened.take_all(op, axis)
+            sizes_rewriter.take_all(op, axis)
         for op in plan.latest:
-            opened.take_latest(op)
+            sizes_rewriter.take_latest(op)
         for op, axis in plan.reshaped:
             if self.flow.holds(op.inputs[1]):
-                opened.open_reshape(op, axis)
+                sizes_rewriter.open_reshape(op, axis)
             else:
-                opened.keep_axis(op, axis)
+                sizes_rewriter.keep_axis(op, axis)
         early: list[Cache] = []  # the caches that supply the first steps of a run
         for first in plan.firsts:
-            early += [cache for cache in plan.caches if cache.op is first.op][: first.after]
+            early += [cache for cache in plan.caches if cache.op is first.op][: first.earlier_caches]
         for cache in early:
             self._add_cache(cache)
         for first in plan.firsts:
@@ -83,12 +83,12 @@ class StreamingRewriter:
                 self._add_cache(cache)
         for op, axis in plan.removed_padding:
             self._unpad(op, axis)
-        self.states += [accumulate_on(edit, self.sizes, op, axis) for op, axis in plan.accumulated]
-        self.states += [number_on(edit, op, step) for op, step in plan.numbered]
+        self.states += [continue_sum(edit, self.sizes, op, axis) for op, axis in plan.accumulated]
+        self.states += [continue_range(edit, op, step) for op, step in plan.numbered]
         for op, index, axis in plan.resized:
-            opened.open_size(op, index, axis)
+            sizes_rewriter.open_size(op, index, axis)
         for op, port, axis in plan.repeated:
-            opened.take_one(op, port, axis)
+            sizes_rewriter.take_one(op, port, axis)
         for name, steps in plan.waiting.items():
             self._delay_output(name, steps)
         for op in plan.recurrent:
@@ -171,7 +171,7 @@ class StreamingRewriter:
             assert isinstance(call.operator, Slice)
             bounds = call.operator.bounds(call, other)
             if bounds is None or bounds[2] != 1:
-                raise refusal(op, "it slices the time axis, and another axis with a stride")
+                raise refusal_error(op, "it slices the time axis, and another axis with a stride")
             if bounds != (0, None, 1):
                 found += [bounds[0], END if bounds[1] is None else bounds[1], other]
         return found
@@ -218,7 +218,7 @@ class StreamingRewriter:
         try:
             self.edit.rename({name: self.edit.fresh(f"{name}/now"), delayed: name})
         except LookupError as error:
-            raise refusal(self.flow.producers[name], f"a subgraph reads {name!r}, an output") from error
+            raise refusal_error(self.flow.producers[name], f"a subgraph reads {name!r}, an output") from error
 
     def _open_states(self, op: Op) -> None:
         """Replace the initial states of a recurrence by inputs, and add its last states as outputs."""
@@ -233,7 +233,7 @@ class StreamingRewriter:
             start = self.analysis.start_of(op, old) if old else None
             if start is not None and (many := start.shape[len(before)]) > 1:
                 if len(rows) > 1:
-                    raise refusal(op, "its initial values differ between rows")
+                    raise refusal_error(op, "its initial values differ between rows")
                 rows = (many,)
             shape = (*before, *rows, *after)
             dtype = dtype_of(self.flow, op, op.inputs[0])
@@ -290,12 +290,14 @@ class StreamingRewriter:
         is_batch_first = recurrence.is_batch_first(op)
         R = self.flow.shape(op.inputs[recurrence.recurrent_weights])
         if R is None or not isinstance(R[-1], int) or not isinstance(R[0], int):
-            raise refusal(op, "the shape of R is not known")
+            raise refusal_error(op, "the shape of R is not known")
         size = self.sizes.size(op.inputs[0], 0 if is_batch_first else 1)
         self.sizes.unify(op.inputs[0], 0 if is_batch_first else 1)
         rows = tuple(self.sizes.named(op, item) for item in (size if isinstance(size, tuple) else (size,)))
         if sum(isinstance(item, str) for item in rows) > 1:
-            raise refusal(op, f"its batch size is a product of dynamic sizes ({', '.join(map(str, rows))})")
+            raise refusal_error(
+                op, f"its batch size is a product of dynamic sizes ({', '.join(map(str, rows))})"
+            )
         return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
 
 
@@ -305,7 +307,7 @@ def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_only_initial
     why = "each must start from its own part, and all parts must be used"
     if not is_only_initial:
         why = "no other operator may use it"
-    return refusal(parts[0][1], f"input {name!r} is the initial state of {labels}; {why}")
+    return refusal_error(parts[0][1], f"input {name!r} is the initial state of {labels}; {why}")
 
 
 def _joins(

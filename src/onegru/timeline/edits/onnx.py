@@ -95,7 +95,7 @@ def _fix_steps(
         time, axes = find_time(analysis, asked), analysis.axes
     except SpecError:
         raise error from error.__cause__  # it has the model's names of the inputs
-    cut = {axes.find(factor) for lost in analysis.lost.values() for factor in lost}
+    cut = {axes.find(factor) for lost in analysis.divided.values() for factor in lost}
     dims = [
         dim
         for value in model.graph.input

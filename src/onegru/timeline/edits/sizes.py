@@ -12,7 +12,7 @@ from onegru.dataflow.operator import Op, Size
 from onegru.formats.stream_note import State
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.planning.plan import StreamingPlan
-from onegru.timeline.size_names import SizeNames, name_of, refusal
+from onegru.timeline.size_names import SizeNames, name_of, refusal_error
 
 
 class SizesRewriter:
@@ -47,7 +47,7 @@ class SizesRewriter:
         before, after = axes_of.get(op.inputs[0]) or (), axes_of[op.outputs[0]] or ()
         shape = self.flow.shape(op.outputs[0]) or ()
         if len(shape) != len(after):
-            raise refusal(op, "the rank of its output is not known")
+            raise refusal_error(op, "the rank of its output is not known")
         for index, size in enumerate(shape):
             if index == axis:
                 sizes.append(0 if index < len(before) and before[index] == after[index] else -1)
@@ -84,7 +84,7 @@ class SizesRewriter:
         factors = self.sizes.sources(op.outputs[0], axis)
         if factors is None or any(self.plan.inputs.get(name) == other for name, other in factors[1]):
             why = "its sizes contain a fixed number of steps, and a dynamic size that no input has"
-            raise refusal(op, why)
+            raise refusal_error(op, why)
         number, input_axes = factors
         edit, label = self.edit, name_of(op)
         found = [] if number == 1 else [edit.ints(number)]

@@ -21,11 +21,11 @@ ONE_BY_ONE = f"reads one step of a fixed number of steps; {_AT_ONCE}"
 class PlanContext:
     """Facts along time, and the changes of the current operator."""
 
-    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, may_cancel: bool) -> None:
+    def __init__(self, analysis: TimeAnalysis, time: set[int], may_delay: bool, may_cancel: bool) -> None:
         self.analysis = analysis
         # The factors of time axes, and those that are only time.
         self.time, self.only_time = analysis.axes.time_factors(time)
-        self.delay = delay  # whether outputs may be delayed
+        self.may_delay = may_delay  # whether outputs may be delayed
         self.may_cancel = may_cancel  # whether known leading steps may make up for a delay
         self.extents: dict[str, TimeExtent] = {}
         self.counts: dict[Size, int] = {}  # steps beyond the input's time axis, by the name of a size

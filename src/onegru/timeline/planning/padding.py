@@ -34,7 +34,7 @@ class PaddingPlanner(PlannerPart):
     def _put_in_front(self, op: Op, move: Move, extent: TimeExtent) -> bool:
         """Plan a first chunk with the leading steps of a Pad; return whether that is possible."""
         call = self.analysis.call(op)
-        fill = self.flow.fill(op.inputs[2]) if call.is_given(2) else call.get("value", 0.0)
+        fill = self.flow.fill_value(op.inputs[2]) if call.is_given(2) else call.get("value", 0.0)
         mode = str(call.get("mode", "constant")).lower()
         if mode == "edge" and op.kind == "Pad":
             fill = None
@@ -90,7 +90,7 @@ class PaddingPlanner(PlannerPart):
         self.context.extents[name] = TimeExtent(extent.delay + max(later, 0), max(-later, 0), right_pad)
         if later < 0 and not adds_no_bias(op, operator):
             self.context.refuse_uncarried(f"{move.message} and returns more steps than it reads")
-        elif later > 0 and not self.context.delay and extent.delay + later > 0:
+        elif later > 0 and not self.context.may_delay and extent.delay + later > 0:
             self.context.extents[name] = TimeExtent()  # reported only once
             self.context.refuse_uncarried(f"{move.message}: {later_words(extent.delay + later)}")
         elif operator.window == "pool" and move.pad_begin and not pads_with_zeros:
@@ -112,7 +112,7 @@ class PaddingPlanner(PlannerPart):
         is_front = len(others) == 1 and first not in others and axis in self.context.timed(others[0])
         is_fixed = shape is not None and axis < len(shape) and isinstance(shape[axis], int)
         is_front = is_front and others[0] in self.context.streamed
-        is_known = first in self.context.firsts or (is_fixed and self.flow.fill(first) == 0)
+        is_known = first in self.context.firsts or (is_fixed and self.flow.fill_value(first) == 0)
         return first if is_front and is_known else ""
 
     def plan_concat(self, op: Op, axis: int, extent: TimeExtent) -> None:
@@ -131,7 +131,7 @@ class PaddingPlanner(PlannerPart):
             self._join_first(op, axis, extent)
         elif not is_front or not isinstance(steps, int) or first in self.analysis.states:
             self.context.refuse_uncarried("joins steps of a run with other values")
-        elif self.flow.fill(first) != 0:
+        elif self.flow.fill_value(first) != 0:
             self.context.refuse_uncarried(f"inserts {count(steps, 'step')} at the start that are not zeros")
         elif not self._begin_with(op, 1, Move(1, axis, axis, pad_begin=steps), extent, 0.0):
             self.context.extents[op.outputs[0]] = extent._replace(left_pad=extent.left_pad + steps)

@@ -39,7 +39,7 @@ class FirstSteps(NamedTuple):
     axis: int  # the time axis of its first input
     steps: int  # number of such steps in a run
     copies: int = 0  # number of repetitions by a Pad; 0 for a Slice
-    after: int = 0  # number of the operator's caches before them, such as leading zeros
+    earlier_caches: int = 0  # number of the operator's caches before them, such as leading zeros
 
 
 @dataclass

@@ -63,8 +63,10 @@ def plan_streaming(
 class Planner(PlannerPart):
     """Planner of the changes that a model needs to run in chunks of time."""
 
-    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, may_cancel: bool = False) -> None:
-        super().__init__(PlanContext(analysis, time, delay, may_cancel))
+    def __init__(
+        self, analysis: TimeAnalysis, time: set[int], may_delay: bool, may_cancel: bool = False
+    ) -> None:
+        super().__init__(PlanContext(analysis, time, may_delay, may_cancel))
         self.padding = PaddingPlanner(self.context)
         self.sizes = SizesPlanner(self.context)
         self.slices = SlicesPlanner(self.context)
@@ -183,7 +185,7 @@ class Planner(PlannerPart):
         takes = [index for index, name in enumerate(op.inputs) if name in with_steps and timed[name]]
         self.sizes.check_numbers(op, inputs, moves, timed)
         self.sizes.follow_indices(op, inputs)
-        lost = {self.analysis.axes.find(factor) for factor in self.analysis.lost.get(id(op), ())}
+        lost = {self.analysis.axes.find(factor) for factor in self.analysis.divided.get(id(op), ())}
         if lost & self.context.time:
             self.context.refuse("unknown", "splits the time axis into several axes")
             return
@@ -191,7 +193,7 @@ class Planner(PlannerPart):
         is_along = kind == "Concat" and self._concat_axis(op) in timed[op.outputs[0]]
         extent = self._extent(op, moves, takes, is_along)
         self.context.extents.update(dict.fromkeys(outputs, extent))
-        if id(op) in self.analysis.lost:
+        if id(op) in self.analysis.divided:
             self.sizes.plan_reshape(op, timed[op.outputs[0]], extent)
             return
         if operator_of(kind).drops_unit_axes(op):
@@ -297,7 +299,7 @@ class Planner(PlannerPart):
         for index, item in zip(takes, before, strict=True):
             if item.right_pad - item.delay != latest.right_pad - latest.delay:
                 self.context.refuse_uncarried("has inputs with different step counts")
-            elif item.delay != latest.delay and not self.context.delay and latest.delay > 0:
+            elif item.delay != latest.delay and not self.context.may_delay and latest.delay > 0:
                 self.context.refuse_uncarried("has an input whose steps come later than other inputs")
             elif item.delay != latest.delay:
                 axis, steps = self.context.timed(op.inputs[index])[0], latest.delay - item.delay

@@ -26,13 +26,16 @@ class RecurrencesPlanner(PlannerPart):
                 self.context.refuse(move.hazard, move.message)
                 return
         if axis not in timed[sequence]:  # along another axis, such as the bands of a frame
-            if lengths and self.flow.fill(lengths) == (self.analysis.shape(sequence) or {axis: ""})[axis]:
+            if (
+                lengths
+                and self.flow.fill_value(lengths) == (self.analysis.shape(sequence) or {axis: ""})[axis]
+            ):
                 self.context.changes.full_length.append(op)
             elif lengths in self.context.counting:
                 self.context.refuse("mixes", COUNTS)
             for first, _ in recurrent(op).states:
                 name = op.input(first)
-                if name and self.flow.fill(name) == 0:
+                if name and self.flow.fill_value(name) == 0:
                     self.context.changes.zero_states.append((op, first))
                 elif name in self.context.counting or (name in self.context.newest and timed[op.outputs[0]]):
                     self.context.refuse("remembers", "starts from a state that is computed in each run")
@@ -56,7 +59,7 @@ class RecurrencesPlanner(PlannerPart):
             return
         for first, _ in recurrent(op).states:
             name = op.input(first)
-            is_computed = name in self.context.counting and self.flow.fill(name) != 0
+            is_computed = name in self.context.counting and self.flow.fill_value(name) != 0
             if is_computed or (
                 name
                 and self.analysis.unstreamed_input(name, self.context.streamed) is None

@@ -185,7 +185,7 @@ class SizesPlanner(PlannerPart):
         if array is not None:
             return bool(array.size) and bool(np.all(array == np.take(array, [0], axis)))
         if op is None or op.kind != "Expand":
-            return self.flow.fill(name) is not None
+            return self.flow.fill_value(name) is not None
         before, after = self.analysis.shape(op.inputs[0]), self.analysis.shape(name)
         if before is None or after is None:
             return False

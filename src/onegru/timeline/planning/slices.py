@@ -103,7 +103,7 @@ class SlicesPlanner(PlannerPart):
         if is_front:
             self.context.firsts[output] = steps
             changes = self.context.changes
-            changes.firsts.append(FirstSteps(op, axis, steps, after=len(changes.caches)))
+            changes.firsts.append(FirstSteps(op, axis, steps, earlier_caches=len(changes.caches)))
         return is_front
 
     def plan(self, op: Op, move: Move, extent: TimeExtent, front: int, back: int) -> None:
@@ -112,10 +112,10 @@ class SlicesPlanner(PlannerPart):
         if (front or back) and not self.context.is_only_time(op.inputs[0], move.axis):
             self.context.refuse("unknown", NOT_ONLY_TIME)
             return
-        if (later or back) and not self.context.delay and self._takes_steps_apart(op, move, extent):
+        if (later or back) and not self.context.may_delay and self._takes_steps_apart(op, move, extent):
             self.context.refuse_uncarried(ONE_BY_ONE)
             return
-        if later and not self.context.delay and extent.delay + later > 0:
+        if later and not self.context.may_delay and extent.delay + later > 0:
             words = later_words(extent.delay + later)
             self.context.refuse_uncarried(f"drops the first {count(later, 'step')}: {words}")
         elif later:

@@ -129,7 +129,7 @@ def _apply_edit(ir: Ir, edit: Edit) -> IrDocument:
     graph, flow = ir.graph, ir.graph.flow
     for staged in edit.changes():
         _fill_in(staged, edit)
-    rewritten = {id(staged.op) for staged in edit.changes() if not _keeps_layer(graph, staged)}
+    rewritten = {id(staged.op) for staged in edit.changes() if not _change_in_place(graph, staged)}
     for staged in edit.changes():
         op = staged.op
         if id(op) in rewritten and staged.kind not in ("Identity", *WRITTEN):
@@ -153,7 +153,7 @@ def _apply_edit(ir: Ir, edit: Edit) -> IrDocument:
     return IrDocument(ir.root, ir.write(rewritten, edit.unfolded))
 
 
-def _keeps_layer(graph: IrGraph, staged: Staged) -> bool:
+def _change_in_place(graph: IrGraph, staged: Staged) -> bool:
     """Change an operator's layer in place; return False if another layer is needed."""
     op, layer = staged.op, staged.op.origin
     if staged.is_replaced or not isinstance(layer, Layer) or len(op.inputs) > len(layer.inputs):

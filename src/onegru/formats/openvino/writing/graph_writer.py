@@ -110,14 +110,14 @@ class GraphWriter:
                 if layer_id in self._more:
                     _renumber(self.graph, layer)
         if self._more or self._rewritten or any(self._is_new(op) for op in self.flow.ops):
-            self._lower()
+            self._convert_grus()
             self._find_moves()
             self._write()
 
     def _is_new(self, op: Op) -> bool:
         return op.origin is None and op not in self.graph.inner
 
-    def _lower(self) -> None:
+    def _convert_grus(self) -> None:
         """Replace new GRUs by OpenVINO's operators."""
         for op in self.flow.ops:
             if self._is_new(op) and op.kind in GRUS:
