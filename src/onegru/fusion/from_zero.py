@@ -69,7 +69,8 @@ class _Substitution:
             result = add(result, term)
         return result
 
-    @memoized("_known", if_circular=lambda exprs, number: constant(0))  # atoms depend only on older atoms
+    # without circles, because atoms depend only on older atoms
+    @memoized("_known", if_circular=lambda _, number: constant(0))
     def _atom(self, number: int) -> Polynomial:
         atom = self.algebra.atoms[number]
         return self.value(atom.view) if atom.kind == "value" else self._function(atom)

@@ -10,7 +10,7 @@ from onegru.dataflow.operator import Size
 from onegru.formats.graph import Graph
 from onegru.timeline.analysis import TimeAnalysis, time_axis
 
-_FORWARD = ("forward", "foward")
+_FORWARD = ("forward", "foward")  # a typo in the first versions of ONNX
 _CELLS = {"openvino::GRUCell", "openvino::AUGRUCell"}
 
 

@@ -133,7 +133,7 @@ class Draft:
         return output
 
     def op_after(self, kind: str, inputs: Sequence[str], suffix: str, output: str, **attributes: Any) -> None:
-        """Add a node after the GRU node."""
+        """Add a node after the GRU node, and before nodes that were added earlier."""
         self.after.insert(0, self._node(kind, inputs, [output], f"{suffix}/{kind}", attributes))
 
     def folded(self, kind: str, inputs: Sequence[str], suffix: str, **attributes: Any) -> str:

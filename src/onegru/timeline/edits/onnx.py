@@ -49,7 +49,7 @@ def streaming_model(
         raise SpecError(f"{source.name}: was already rewritten for streaming; it runs in chunks as it is")
     add_augru_functions(given, source)
     model = unfold_functions(source, given)
-    nodes_in_order(source, model.graph)
+    nodes_in_order(source, model.graph)  # rejects graphs with cycles or ambiguous names
     if model.ir_version < _LEAST_IR:
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
         model.ir_version = _LEAST_IR
