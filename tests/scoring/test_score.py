@@ -72,7 +72,7 @@ def test_files_folders_and_patterns(data: Path, tmp_path: Path) -> None:
     assert ids("2", tmp_path / "in" / "*.parquet", tmp_path / "in" / "a") == [0, 1]
     assert ids("3", tmp_path / "in" / "**" / "z*") == [1]
     for inputs, message in (
-        ([], "inputs: none"),
+        ([], "inputs: empty"),
         ([tmp_path / "no*"], "no such file"),
         ([tmp_path / "in", tmp_path / "in" / "b.parquet"], "is listed twice"),
         (["s3://bucket/x"], "a URL; must be files on this machine"),
