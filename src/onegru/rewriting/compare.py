@@ -75,8 +75,7 @@ def check_result(
     notes: tuple[str, ...] = ()
     if runtime is not None:
         assert written is not None and changed is not None
-        notes = _not_checked(runtime, before, written[1])
-        if not notes:
+        if not (notes := _not_checked(runtime, before, written[1])):
             runs[runtime] = in_runtime(runtime, written, changed, [info.name for info in before.outputs])
     found: dict[tuple[str, str], list[Comparison]] = {}
     steps: dict[str, int] = {}

@@ -252,13 +252,13 @@ def test_an_exit_while_a_daemon_thread_is_in_a_call_is_silent(T: int) -> None:
 
 
 TRAINING_EXIT = """
-from onegru.engines.training import Call, DirectionWeights, Outputs, TrainedLayer
+from onegru.engines.training import DirectionWeights, LayerCall, Outputs, TrainedLayer
 rng = np.random.default_rng(5)
 I, H, T, B = 4, 16, 3, 2
 f = lambda *shape: rng.standard_normal(shape, np.float32)
 weights = [DirectionWeights(f(3 * H, I), f(3 * H, H), f(3 * H), f(3 * H))]
 layer = TrainedLayer(onegru.Spec(I, H, "float32", linear_before_reset=True), weights, (1, 0, 2))
-call, dY = Call(f(T, B, I)), f(T, 1, B, H)
+call, dY = LayerCall(f(T, B, I)), f(T, 1, B, H)
 size = layer.saved_size(call)
 started = threading.Barrier(5)
 def work():
