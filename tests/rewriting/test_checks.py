@@ -352,5 +352,5 @@ def test_padding_of_a_model_of_logarithms(tmp_path: Path) -> None:
     source = save(tmp_path, model(graph(nodes, infos, ["Z"], constants)))
     ModelProgram(onegru.load(source), {}, None, {}, True)
     never = save(tmp_path, planted(onnx.load(source), never_finite), "never.onnx")
-    with pytest.raises(SpecError, match=r"^pad: .* are finite on random rows, so that onegru cannot test"):
+    with pytest.raises(SpecError, match=r"^pad: .* are finite on random rows, so onegru cannot test"):
         ModelProgram(onegru.load(never), {}, None, {}, True)

@@ -21,6 +21,11 @@ def reachable(starts: Iterable[_Item], following: Callable[[_Item], Iterable[_It
             waiting += following(item)
 
 
+def all_flows(flow: Flow) -> Iterator[Flow]:
+    """Yield a flow and those of all bodies."""
+    return reachable([flow], lambda graph: [body for op in graph.ops for body in op.bodies.values()])
+
+
 def moved_to(flow: Flow, name: str, kinds: Collection[str]) -> Iterator[str]:
     """Yield a value, and the values to which operators of these kinds move it."""
 

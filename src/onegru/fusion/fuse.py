@@ -7,7 +7,7 @@ from onegru.dataflow.loops.port_loops import takes_parts
 from onegru.dataflow.loops.read_loop import read_loop
 from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import needed_values, replace_ops
-from onegru.dataflow.walk import reachable
+from onegru.dataflow.walk import all_flows
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.chain import replace_cells
@@ -19,8 +19,7 @@ from onegru.fusion.whole import replace_loop
 
 def fuse_flow(flow: Flow, search: Search) -> None:
     """Replace the recurrences in a graph and its subgraphs, and record them in `search`."""
-    flows = reachable([flow], lambda graph: [body for op in graph.ops for body in op.bodies.values()])
-    search.total = sum(len(graph.ops) for graph in flows)
+    search.total = sum(len(graph.ops) for graph in all_flows(flow))
     _fuse(GraphSearch(flow, search))
     if search.progress is not None:
         search.progress(search.total, search.total)

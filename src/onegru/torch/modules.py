@@ -138,7 +138,9 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         if is_one and hx is not None:
             wanted = [self.num_layers * self._form.num_directions, self.hidden_size]
             if hx.dim() != 2:
-                raise SpecError.of("hx", f"shape {list(hx.shape)}; must be {wanted}, like the input")
+                raise SpecError.of(
+                    "hx", f"shape {list(hx.shape)}; must be {wanted}, because input is one row"
+                )
             hx = hx.unsqueeze(1)
         Y, Y_h = self._layers(X, hx, lengths, resets)
         if is_one:

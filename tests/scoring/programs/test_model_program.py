@@ -106,7 +106,7 @@ def test_rows_that_influence_each_other_are_not_batched(tmp_path: Path, nodes: A
 def test_random_operators_are_named(kind: str, tmp_path: Path) -> None:
     nodes = [PLAIN, node("Sigmoid", ["Y_h"], ["p"]), node(kind, ["p"], ["r"], name="noise")]
     path = save(tmp_path, model(graph([*nodes, node("Add", ["p", "r"], ["Z"])], [X], ["Z"], weights())))
-    with pytest.raises(onegru.SpecError, match=rf"has random operators \({kind} 'noise'\), so that onegru"):
+    with pytest.raises(onegru.SpecError, match=rf"has random operators \({kind} 'noise'\), so onegru"):
         Scorer(path)(table(sequences()))
     assert Scorer(path, batch=1)(table(sequences())).num_rows == len(sequences())
 

@@ -40,7 +40,7 @@ def _can_fail(layer: Any) -> bool:
     match layer.get_type_name():
         case "Gather":
             return not _has_valid_indices(layer)
-        case "TensorIterator":  # OpenVINO compares its numbers of steps when it compiles known sizes
+        case "TensorIterator":  # for known sizes, OpenVINO checks the numbers of steps when it compiles
             return any(port.get_partial_shape().is_dynamic for port in (*layer.inputs(), *layer.outputs()))
         case kind:
             return kind not in _CANNOT_FAIL

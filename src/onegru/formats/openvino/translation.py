@@ -31,7 +31,6 @@ class LayerTranslation:
     flow: Flow  # the part of the graph that has been read
     fresh: Callable[[str], str]  # returns a new name
     ops: list[Op] = field(default_factory=list)  # the intermediate operators before the last one
-    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)  # new constants
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> Op:
         """Create the operator with the outputs of the layer."""

@@ -14,6 +14,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Elements, movers
 from onegru.dataflow.table.recurrences import recurrence_of
+from onegru.dataflow.walk import all_flows
 from onegru.models.model import Model, runs_of_nodes
 from onegru.timeline.read import ModelFlow, read_model_flow
 
@@ -134,11 +135,8 @@ def _find(timeline: ModelFlow) -> dict[str, LengthsInput]:
 
 def _takers(flow: Flow) -> Iterator[tuple[Flow, Op, int, int | None]]:
     """Yield the flow, operator and input index of each user of lengths, and a recurrence's time axis."""
-    waiting = [flow]
-    while waiting:
-        here = waiting.pop()
+    for here in all_flows(flow):
         for op in here.ops:
-            waiting += op.bodies.values()
             kind = op.kind
             if kind == "ReverseSequence":
                 index, axis = 1, int(op.attributes.get("time_axis", 0))

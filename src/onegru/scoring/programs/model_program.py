@@ -14,6 +14,7 @@ from onegru.core.compare import why_inconclusive
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, OneGRUError, SpecError, SpecWarning, callers_level
 from onegru.core.wording import count, shape_words
+from onegru.dataflow.walk import all_flows
 from onegru.formats.graph import by_name
 from onegru.models.inputs.random import WAYS, draw_numbers
 from onegru.models.model import Model
@@ -182,7 +183,7 @@ class ModelProgram:
             arrays, own = self._draw_batch(lengths, row)
         together, exact = self.run(arrays, lengths), self.run(own, own_lengths)
         if why := why_inconclusive(exact):
-            return f"{why} on random rows, so that onegru cannot test whether a row depends on"
+            return f"{why} on random rows, so onegru cannot test whether a row depends on"
         for result in self.results:
             far, near = together[result.name], exact[result.name]
             finite = far[np.isfinite(far.astype(np.float64))]
@@ -191,18 +192,14 @@ class ModelProgram:
             far, near = far.astype(np.float64), near.astype(np.float64)
             if not np.allclose(far, near, rtol=_RELATIVE, atol=least, equal_nan=True):
                 if names := self._random_operators():
-                    return (
-                        f"has random operators ({names}), so that onegru cannot test whether a row depends on"
-                    )
+                    return f"has random operators ({names}), so onegru cannot test whether a row depends on"
                 return f"output {result.name!r} of a row depends on"
         return None
 
     def _random_operators(self) -> str:
         """Name an operator of each kind whose results differ between runs; empty without any."""
-        timeline, found = read_model_flow(self._model.graph), dict[str, str]()
-        flows = [] if timeline is None else [timeline.flow]
-        for flow in flows:
-            flows += [body for op in flow.ops for body in op.bodies.values()]
+        read, found = read_model_flow(self._model.graph), dict[str, str]()
+        for flow in all_flows(read.flow) if read is not None else ():
             found |= {op.label: op.name or op.output(0) for op in flow.ops if op.label in _RANDOM}
         return ", ".join(f"{kind} {name!r}" for kind, name in found.items())
 

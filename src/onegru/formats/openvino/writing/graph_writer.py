@@ -94,7 +94,6 @@ class GraphWriter:
         self._moved: dict[tuple[str, AxisOrder], _Port] = {}
         self._elements: dict[_Port, ET.Element] = {}  # the ports of new layers
         self._dtypes: dict[str, str] = {}
-        self._given: dict[str, str] = {}  # parameters of a body that are values of the enclosing graph
         self._more: dict[str, list[str]] = {}  # the values of new inputs of loops
         self._ops: list[Op] = []
         self._moves: dict[str, tuple[str, AxisOrder]] = {}
