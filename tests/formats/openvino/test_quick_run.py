@@ -254,6 +254,64 @@ def test_a_loop_of_known_sizes_cannot_fail(steps: int, index: int, kind: str | N
     assert kind_that_can_fail(openvino.Model([ops.result(states)], [x], "test")) == kind
 
 
+def loop_over_steps(steps: int, count: int, *, reads_rows: bool = True) -> tuple[Any, Any]:
+    """Return x, and the states of a Loop that reads one step of x at a time, or all of x."""
+    x, x_t, h = (ops.parameter([size, 2, 3], np.float32) for size in (steps, 1 if reads_rows else steps, 1))
+    rows = x_t if reads_rows else ops.reduce_sum(x_t, constant(0), keep_dims=True)
+    state, is_true = ops.result(ops.add(rows, h)), ops.constant(np.array(True))
+    loop = ops.loop(ops.constant(np.int64(count)), is_true)
+    loop.set_function(openvino.Model([state, ops.result(ops.constant(np.array(True)))], [x_t, h], "body"))
+    loop.set_special_body_ports([-1, 1])
+    if reads_rows:
+        loop.set_sliced_input(x_t, x.output(0), 0, 1, 1, -1, 0)
+    else:
+        loop.set_invariant_input(x_t, x.output(0))
+    loop.set_merged_input(h, ops.constant(np.zeros((1, 2, 3), np.float32)).output(0), state.output(0))
+    return x, loop.get_concatenated_slices(state.output(0), 0, 1, 1, -1, 0)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(("count", "reads_rows"), [(3, True), (2, True), (4, True), (4, False)])
+def test_a_loop_with_enough_steps_cannot_fail(tmp_path: Path, count: int, *, reads_rows: bool) -> None:
+    node, states = loop_over_steps(3, count, reads_rows=reads_rows)
+    is_safe = count <= 3 or not reads_rows
+    network = openvino.Model([ops.result(states)], [node], "test")
+    assert kind_that_can_fail(network) == (None if is_safe else "Loop")
+    model = onegru.load(save(tmp_path / "m.xml", {"out": states}, [node]))
+    x = draw(3, 2, 3)
+    rows = x if reads_rows else np.repeat(x.sum(0, keepdims=True), count, 0)
+    for _ in range(3):
+        if is_safe:
+            (found,) = model.run({model.inputs[0].name: x}).values()
+            np.testing.assert_allclose(found, np.cumsum(rows[:count], 0), 1e-6, 1e-6)
+        else:
+            with pytest.raises(onegru.FormatError):
+                model.run({model.inputs[0].name: x})
+
+
+@pytest.mark.parametrize(("steps", "count"), [(3, 0), (0, 3)])
+def test_a_loop_over_nothing_is_refused(tmp_path: Path, steps: int, count: int) -> None:
+    """OpenVINO would divide by zero, which ends the process."""
+    x, states = loop_over_steps(steps, count)
+    path = save(tmp_path / "m.xml", {"out": states}, [x])
+    with pytest.raises(onegru.FormatError, match=r"Loop layer '.*': an empty array; must have elements"):
+        onegru.load(path)
+
+
+@pytest.mark.parametrize("kind", ["Gather", "Broadcast"])
+def test_repeated_sizes_can_make_an_array_empty(tmp_path: Path, kind: str) -> None:
+    """OpenVINO would divide by zero when it compiles the model for these sizes."""
+    x = ops.parameter([-1, 4, 6], np.float32, name="x")
+    rest = ops.slice(x, constant(2), constant(100), constant(1), constant(0))
+    if kind == "Gather":
+        y = ops.gather(rest, constant(0, 1), ops.constant(np.int64(1)))
+    else:
+        y = ops.broadcast(ops.unsqueeze(rest, constant(0)), ops.concat([constant(3), ops.shape_of(rest)], 0))
+    model = onegru.load(save(tmp_path / "m.xml", {"out": y.output(0)}, [x]))
+    for _ in range(4):
+        assert model.run({"x": draw(2, 4, 6)})["out"].size == 0
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_refuses_layers_that_can_fail(tmp_path: Path) -> None:
     code = """

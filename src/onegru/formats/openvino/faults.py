@@ -28,6 +28,28 @@ _CANNOT_FAIL = _ELEMENTWISE | {
     *("Split", "VariadicSplit", "StridedSlice", "Slice", "Pad", "Broadcast", "Tile", "CumSum"),
 }
 
+# Layers that divide by a size when a model is compiled (seen in 2026.4): an empty array crashes the process.
+_DIVIDE_BY_SIZES = {
+    *("Broadcast", "Gather", "Loop", "LSTMCell", "LSTMSequence", "RNNCell", "RNNSequence"),
+}
+
+
+def layer_that_crashes(network: Any) -> Any:
+    """Return a layer with an empty array of known sizes that crashes OpenVINO; None if there is none."""
+    return next((layer for layer in layers_of(network) if _crashes(layer)), None)
+
+
+def _crashes(layer: Any) -> bool:
+    kind = layer.get_type_name()
+    ports = [*layer.outputs(), *(layer.inputs() if kind == "Loop" else ())]
+    return kind in _DIVIDE_BY_SIZES and any(0 in (_known_sizes(port) or ()) for port in ports)
+
+
+def _known_sizes(port: Any) -> tuple[int, ...] | None:
+    """Return the sizes of an input or output; None if one is dynamic."""
+    shape = port.get_partial_shape()
+    return None if shape.is_dynamic else tuple(shape.to_shape())
+
 
 def kind_that_can_fail(network: Any) -> str | None:
     """Return the type of a layer that can fail in a run without a record; None if there is none."""
@@ -40,10 +62,27 @@ def _can_fail(layer: Any) -> bool:
     match layer.get_type_name():
         case "Gather":
             return not _has_valid_indices(layer)
-        case "TensorIterator":  # for known sizes, OpenVINO checks the numbers of steps when it compiles
-            return any(port.get_partial_shape().is_dynamic for port in (*layer.inputs(), *layer.outputs()))
+        case "If" | "Loop" | "TensorIterator" as kind:
+            if any(_known_sizes(port) is None for port in (*layer.inputs(), *layer.outputs())):
+                return True
+            # OpenVINO checks the number of steps of a TensorIterator when it compiles.
+            return kind == "Loop" and not _has_valid_steps(layer)
         case kind:
             return kind not in _CANNOT_FAIL
+
+
+def _has_valid_steps(loop: Any) -> bool:
+    """Whether a Loop has a constant number of steps, and each sliced input has as many elements."""
+    count = loop.input_value(0).get_node()
+    if count.get_type_name() != "Constant":
+        return False
+    (_, inputs), steps = bodies_of(loop)[0], count.get_data().item()
+    slices = [item for item in inputs if item.get_type_info().name == "SliceInputDescription"]
+    return steps > 0 and all(
+        (item.start, item.stride, item.end, item.part_size) in ((0, 1, -1, 1), (-1, -1, 0, 1))
+        and loop.input_value(item.input_index).get_shape()[item.axis] >= steps
+        for item in slices
+    )
 
 
 def _has_valid_indices(gather: Any) -> bool:

@@ -20,7 +20,12 @@ from onegru.core.machine import foreign_threads_run, memory_size
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.native import get_num_threads
 from onegru.formats.graph import GruStep, Observer, QuickRun
-from onegru.formats.openvino.faults import kind_that_can_fail, layers_of, work_around_faults
+from onegru.formats.openvino.faults import (
+    kind_that_can_fail,
+    layer_that_crashes,
+    layers_of,
+    work_around_faults,
+)
 from onegru.formats.openvino.fields import ELEMENT_TYPES
 from onegru.runtimes.openvino_graph import infer, run_of, sizes_of
 
@@ -113,6 +118,9 @@ class Network:
             raise
 
     def _compiled(self, model: Any) -> _Compiled:
+        if (layer := layer_that_crashes(model)) is not None:
+            where = f"{self._file}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
+            raise FormatError(f"{where}: an empty array; must have elements, or a dynamic shape")
         properties = {**_PROPERTIES, "INFERENCE_NUM_THREADS": get_num_threads()}
         try:
             compiled = core_with_extensions().compile_model(model, "CPU", properties)
