@@ -289,6 +289,25 @@ def test_a_loop_with_enough_steps_cannot_fail(tmp_path: Path, count: int, *, rea
                 model.run({model.inputs[0].name: x})
 
 
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("size", [2, -1])
+def test_an_if_of_known_sizes_cannot_fail(tmp_path: Path, size: int) -> None:
+    x, is_true = ops.parameter([size, 3], np.float32, name="x"), ops.parameter([], np.bool_, name="is_true")
+    branches = [ops.parameter([size, 3], np.float32) for _ in range(2)]
+    results = [ops.result(apply(branch)) for apply, branch in zip((ops.exp, ops.abs), branches, strict=True)]
+    node = ops.if_op(is_true)
+    node.set_then_body(openvino.Model([results[0]], [branches[0]], "then"))
+    node.set_else_body(openvino.Model([results[1]], [branches[1]], "else"))
+    node.set_input(x.output(0), *branches)
+    y = node.set_output(*results)
+    network = openvino.Model([ops.result(y)], [x, is_true], "test")
+    assert kind_that_can_fail(network) == (None if size > 0 else "If")
+    model, array = onegru.load(save(tmp_path / "m.xml", {"y": y}, [x, is_true])), draw(2, 3)
+    for is_first in (True, False, True, False):
+        (found,) = model.run({"x": array, "is_true": np.array(is_first)}).values()
+        np.testing.assert_allclose(found, np.exp(array) if is_first else np.abs(array), 1e-6)
+
+
 @pytest.mark.parametrize(("steps", "count"), [(3, 0), (0, 3)])
 def test_a_loop_over_nothing_is_refused(tmp_path: Path, steps: int, count: int) -> None:
     """OpenVINO would divide by zero, which ends the process."""
