@@ -78,17 +78,18 @@ def _requests_layout(scope: Scope, config: GruNodeConfig, options: RewriteOption
     return options.layout != config.layout
 
 
-def _to_layout(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
+def _to_layout(draft: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
     """Change the layout to the other one, and add Transposes unless they cancel out."""
-    new.done.append(f"layout {config.layout} became {1 - config.layout}")
-    inputs = {port: _swapped_input(new, config, port) for port in ("X", "initial_h") if port in config.inputs}
+    draft.done.append(f"layout {config.layout} became {1 - config.layout}")
+    ports = [port for port in ("X", "initial_h") if port in config.inputs]
+    inputs = {port: _swapped_input(draft, config, port) for port in ports}
     outputs = {}
     if "Y" in config.outputs:
         # From the node's layout to the graph's layout, and back.
         perm, back = (_TO_BATCH_FIRST, _TO_TIME_FIRST)[:: -1 if config.layout == 0 else 1]
-        outputs["Y"] = _swapped_output(new, config, "Y", perm, back)
+        outputs["Y"] = _swapped_output(draft, config, "Y", perm, back)
     if "Y_h" in config.outputs:
-        outputs["Y_h"] = _swapped_output(new, config, "Y_h", _SWAP_AXES, _SWAP_AXES)
+        outputs["Y_h"] = _swapped_output(draft, config, "Y_h", _SWAP_AXES, _SWAP_AXES)
     return _other_layout(config.with_names(inputs, outputs))
 
 
@@ -96,26 +97,26 @@ def _other_layout(config: GruNodeConfig) -> list[GruNodeConfig]:
     return [replace(config, layout=1 - config.layout)]
 
 
-def _swapped_input(new: Draft, config: GruNodeConfig, port: str) -> str:
-    scope, value = new.scope, config.inputs[port]
+def _swapped_input(draft: Draft, config: GruNodeConfig, port: str) -> str:
+    scope, value = draft.scope, config.inputs[port]
     producer = scope.producers.get(value)
     if producer is not None and _permutation(producer) == _SWAP_AXES and value not in scope.taken_outputs:
         scope.released_inputs.add(value)
         return str(producer.input[0])
-    return new.op("Transpose", [value], port, perm=_SWAP_AXES)
+    return draft.op("Transpose", [value], port, perm=_SWAP_AXES)
 
 
 def _swapped_output(
-    new: Draft, config: GruNodeConfig, port: str, perm: tuple[int, ...], back: tuple[int, ...]
+    draft: Draft, config: GruNodeConfig, port: str, perm: tuple[int, ...], back: tuple[int, ...]
 ) -> str:
-    scope, value = new.scope, config.outputs[port]
+    scope, value = draft.scope, config.outputs[port]
     consumers = scope.consumers.get(value, [])
     if len(consumers) == 1 and value not in scope.outputs and _permutation(consumers[0]) == back:
         output = str(consumers[0].output[0])
         if output not in scope.released_inputs:  # a GRU node that skips the Transpose reads `value`
             scope.taken_outputs.add(output)
             return output
-    return _add_after(new, config, port, "Transpose", perm=perm)
+    return _add_after(draft, config, port, "Transpose", perm=perm)
 
 
 def _permutation(node: NodeProto) -> tuple[int, ...] | None:
@@ -125,23 +126,23 @@ def _permutation(node: NodeProto) -> tuple[int, ...] | None:
     return tuple(next((item.ints for item in node.attribute if item.name == "perm"), ()))
 
 
-def _to_float16(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
+def _to_float16(draft: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
     """Convert the node to float16, with Casts around it."""
-    dtype = require_type_and_size(new.scope, config, "float16")[0]
-    if new.scope.opset < FLOAT16_OPSET:
-        raise SpecError.of("opset", f"{new.scope.opset}; must be at least {FLOAT16_OPSET} for float16")
-    new.done.append(f"{dtype} became float16")
+    dtype = require_type_and_size(draft.scope, config, "float16")[0]
+    if draft.scope.opset < FLOAT16_OPSET:
+        raise SpecError.of("opset", f"{draft.scope.opset}; must be at least {FLOAT16_OPSET} for float16")
+    draft.done.append(f"{dtype} became float16")
     inputs = {}
     for port in ("X", "W", "R", "B", "initial_h"):
         if port not in config.inputs:
             continue
-        array = new.scope.constant(config.inputs[port])
+        array = draft.scope.constant(config.inputs[port])
         if array is None:
-            inputs[port] = new.op("Cast", [config.inputs[port]], port, dtype="float16")
+            inputs[port] = draft.op("Cast", [config.inputs[port]], port, dtype="float16")
         else:
             wanted = f"{config.inputs[port]}/float16"
-            inputs[port] = new.scope.shared_constant(wanted, _as_float16(config, array))
-    outputs = {port: _add_after(new, config, port, "Cast", dtype=dtype) for port in config.outputs}
+            inputs[port] = draft.scope.shared_constant(wanted, _as_float16(config, array))
+    outputs = {port: _add_after(draft, config, port, "Cast", dtype=dtype) for port in config.outputs}
     return _with_float16(config.with_names(inputs, outputs))
 
 
@@ -149,10 +150,10 @@ def _with_float16(config: GruNodeConfig) -> list[GruNodeConfig]:
     return [replace(config, dtype="float16")]
 
 
-def _add_after(new: Draft, config: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
+def _add_after(draft: Draft, config: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
     """Add a node after an output of the GRU node; return the output's new name."""
-    value = new.fresh(port)
-    new.op_after(kind, [value], port, config.outputs[port], **attributes)
+    value = draft.fresh(port)
+    draft.op_after(kind, [value], port, config.outputs[port], **attributes)
     return value
 
 
@@ -167,31 +168,32 @@ def _as_float16(config: GruNodeConfig, array: Array) -> Array:
     return converted
 
 
-def to_int8(new: Draft, config: GruNodeConfig, options: RewriteOptions) -> list[GruNodeConfig]:
+def to_int8(draft: Draft, config: GruNodeConfig, options: RewriteOptions) -> list[GruNodeConfig]:
     """Store W and R as int8 with a scale per row, or per group of weights of a row."""
-    scope, group = new.scope, options.group_size
+    scope, group = draft.scope, options.group_size
     if scope.opset < (least := int8_opset(group)):
         what = f"weights in int8{', in groups' if group else ''}"
         raise SpecError.of(
             "opset", f"{scope.opset}; must be at least {least} for {what}; add --opset {least}"
         )
-    new.done.append(f"W and R became int8, with a scale for each {f'{group} weights of a ' * (group > 0)}row")
+    row = f"{f'{group} weights of a ' * (group > 0)}row"
+    draft.done.append(f"W and R became int8, with a scale for each {row}")
     inputs = {}
     for port in ("W", "R"):
         name = config.inputs[port]
         array = quantizable("quantize", f"{config.label}: {port}", scope.constant(name), group)
         q, scale, attributes = quantized_inputs(array, group)
         values = [scope.shared_constant(f"{name}/int8", q), scope.shared_constant(f"{name}/scale", scale)]
-        inputs[port] = new.op("DequantizeLinear", values, port, **attributes)
+        inputs[port] = draft.op("DequantizeLinear", values, port, **attributes)
         if q.ndim == 2:
-            inputs[port] = new.op("Reshape", [inputs[port], scope.integers(*array.shape)], port)
+            inputs[port] = draft.op("Reshape", [inputs[port], scope.integers(*array.shape)], port)
     return [config.with_names(inputs)]
 
 
-def _split(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
+def _split(draft: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNodeConfig]:
     """Split a bidirectional node into a forward and a reverse node."""
-    new.done.append("bidirectional became a forward and a reverse node")
-    scope = new.scope
+    draft.done.append("bidirectional became a forward and a reverse node")
+    scope = draft.scope
     axes = NEWEST.direction_axes(config.layout)
     parts: list[GruNodeConfig] = []
     for index, part in enumerate(_directions_of(config)):
@@ -200,11 +202,11 @@ def _split(new: Draft, config: GruNodeConfig, _: RewriteOptions) -> list[GruNode
             inputs[port] = name
             if port in axes:
                 gathered = [name, scope.integers(index)]
-                inputs[port] = new.folded("Gather", gathered, f"{direction}/{port}", axis=axes[port])
+                inputs[port] = draft.folded("Gather", gathered, f"{direction}/{port}", axis=axes[port])
         outputs = {port: scope.names.fresh(f"{part.base}/{port}") for port in config.outputs}
         parts.append(replace(part, name=scope.names.fresh(part.base), inputs=inputs, outputs=outputs))
     for port, output in config.outputs.items():
-        new.op_after("Concat", [part.outputs[port] for part in parts], port, output, axis=axes[port])
+        draft.op_after("Concat", [part.outputs[port] for part in parts], port, output, axis=axes[port])
     return parts
 
 

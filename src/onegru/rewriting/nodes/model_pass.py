@@ -217,9 +217,9 @@ class _Rewriter:
                 self._rewrite_graph(body)
         for index, node in enumerate(graph.node):
             if is_gru(node) or (self.decomposes_augru and is_augru(node)):
-                new = Draft(scope, node.name or next(filter(None, node.output), ""))
-                grus = self._rewrite_node(new, node)
-                rewritten[index] = [*new.nodes, *grus, *new.after]
+                draft = Draft(scope, node.name or next(filter(None, node.output), ""))
+                grus = self._rewrite_node(draft, node)
+                rewritten[index] = [*draft.nodes, *grus, *draft.after]
             elif is_augru(node) and self.options.quantizes(node):
                 rewritten[index] = self._quantized_augru(scope, node)
         nodes = list(scope.early)
@@ -231,9 +231,9 @@ class _Rewriter:
         remaining = {name for node in nodes for name in node.output}
         drop_named(graph.value_info, scope.producers.keys() - remaining)
 
-    def _rewrite_node(self, new: Draft, node: NodeProto) -> list[NodeProto]:
-        """Add the nodes around a GRU node to `new`; return the GRU nodes."""
-        scope = new.scope
+    def _rewrite_node(self, draft: Draft, node: NodeProto) -> list[NodeProto]:
+        """Add the nodes around a GRU node to `draft`; return the GRU nodes."""
+        scope = draft.scope
         config = read_config(scope, node, self.old_opset)
         plan, reasons = plan_node(scope, config, self.options, self.old_opset)
         name = node.name or config.base
@@ -250,23 +250,23 @@ class _Rewriter:
             )
         configs = [config]
         for change in (change for key, change in CHANGES.items() if key in plan):
-            configs = [part for item in configs for part in change.apply(new, item, self.options)]
-        self.notes += [note for note in new.notes if note not in self.notes]
+            configs = [part for item in configs for part in change.apply(draft, item, self.options)]
+        self.notes += [note for note in draft.notes if note not in self.notes]
         written = attribute_changes(configs[0], self.new_opset) if len(configs) == 1 else []
-        self.nodes.append(NodeSummary(name, (*dict.fromkeys(new.done), *written), reasons))
+        self.nodes.append(NodeSummary(name, (*dict.fromkeys(draft.done), *written), reasons))
         return [node_of(scope, item) for item in configs]
 
     def _quantized_augru(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
         """Store W and R of an AUGRU node as int8, without other changes."""
         config = read_config(scope, node, self.old_opset)
-        new = Draft(scope, config.base)
+        draft = Draft(scope, config.base)
         scope.released_inputs.update(config.inputs[port] for port in ("W", "R"))
-        (config,) = to_int8(new, config, self.options)
+        (config,) = to_int8(draft, config, self.options)
         made = deepcopy(node)
         made.input[1], made.input[2] = config.inputs["W"], config.inputs["R"]
         self.dtypes |= {"float32", QUANTIZED}
-        self.nodes.append(NodeSummary(node.name or config.base, tuple(new.done), ()))
-        return [*new.nodes, made]
+        self.nodes.append(NodeSummary(node.name or config.base, tuple(draft.done), ()))
+        return [*draft.nodes, made]
 
     # Unused nodes and constants
 
