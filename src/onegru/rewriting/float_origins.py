@@ -22,9 +22,9 @@ from onegru.formats.onnx.parse import parse_onnx
 from onegru.formats.onnx.validate import ModelProto, Source, Written, serialized
 from onegru.timeline.read import read_model_flow
 
-_WHOLE = ("Floor", "Ceil", "Round", "Sign", "OneHot", "QuantizeLinear", "DequantizeLinear")
-_PASSED_ON = movers(Elements.KEPT | Elements.PERMUTED, without=("Flatten",))
-_SIZES = ("Shape", "Size", "Range", "ConstantOfShape")  # operators that depend only on sizes
+_INTEGER_RESULTS = ("Floor", "Ceil", "Round", "Sign", "OneHot", "QuantizeLinear", "DequantizeLinear")
+_MOVES = movers(Elements.KEPT | Elements.PERMUTED, without=("Flatten",))
+_SIZE_READERS = ("Shape", "Size", "Range", "ConstantOfShape")  # operators that depend only on sizes
 
 
 def find_float_origins(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
@@ -55,9 +55,9 @@ def _origins_of(flow: Flow, output: str) -> dict[str, str]:
             continue
         seen.add(name)
         op, dtype = flow.producers.get(name), flow.dtype(name)
-        if op is None or op.kind in _SIZES:  # an input, equal in both models
+        if op is None or op.kind in _SIZE_READERS:  # an input, equal in both models
             continue
-        if dtype in ELEMENT_TYPES and not _is_whole(flow, op):
+        if dtype in ELEMENT_TYPES and not _has_integer_results(flow, op):
             found[name] = str(dtype)
             continue
         if dtype is None or op.bodies:
@@ -66,13 +66,13 @@ def _origins_of(flow: Flow, output: str) -> dict[str, str]:
     return found
 
 
-def _is_whole(flow: Flow, op: Op) -> bool:
+def _has_integer_results(flow: Flow, op: Op) -> bool:
     """Whether an operator's results are integers, regardless of their type."""
-    if op.kind == "Cast" or op.kind in _PASSED_ON:
+    if op.kind == "Cast" or op.kind in _MOVES:
         dtype, made = flow.dtype(op.inputs[0]), flow.producer(op.inputs[0])
         is_float = dtype in ELEMENT_TYPES
-        return dtype is not None and (not is_float or (made is not None and made.kind in _WHOLE))
-    return op.kind in _WHOLE
+        return dtype is not None and (not is_float or (made is not None and made.kind in _INTEGER_RESULTS))
+    return op.kind in _INTEGER_RESULTS
 
 
 def with_outputs(model: ModelProto, source: Source, values: Mapping[str, str]) -> tuple[Graph, Written]:

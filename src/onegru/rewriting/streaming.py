@@ -124,8 +124,8 @@ def compare_in_chunks(
             expected = case.outputs[name]
             if axis is not None:
                 size = expected.shape[axis]
-                in_step = max(1, round(size / total))  # more than 1 if the axis also has rows or features
-                kept = in_step * max(0, total - made.delays.get(name, 0))
+                elements_per_step = max(1, round(size / total))  # rows or features may be on the same axis
+                kept = elements_per_step * max(0, total - made.delays.get(name, 0))
                 expected = np.take(expected, range(min(kept, size)), axis)
             words = f"output {name!r} in chunks of {sizes[:4]}…"
             report = compare(name, "onegru", words, expected, results[name])
