@@ -43,9 +43,9 @@ def test_large_constants_are_not_kept() -> None:
     net.nodes.append(helper.make_node("Constant", [], ["narrow"], value=tensor))
     graph = graph_of(net.end(net.gru(net.op("MatMul", wide, "narrow"), "h", "h_out")))
     assert graph.outline is not None and len(graph.outline.content.SerializeToString()) < 10_000
-    timeline = read_model_flow(graph)
-    assert timeline is not None
-    assert LossFinder(TimeAnalysis(timeline.flow, {"h": "h_out"}, timeline.opset)).findings() == []
+    model_flow = read_model_flow(graph)
+    assert model_flow is not None
+    assert LossFinder(TimeAnalysis(model_flow.flow, {"h": "h_out"}, model_flow.opset)).findings() == []
 
 
 def test_operators_that_cannot_be_followed() -> None:

@@ -58,19 +58,19 @@ class UnchangedCheck:
 
 def check_unchanged(graph: Graph, state: Mapping[str, str] | None = None) -> UnchangedCheck:
     """Find the external states of a model, and the operators that would change results in chunks."""
-    timeline, named = read_model_flow(graph), dict[str, str]()
+    model_flow, named = read_model_flow(graph), dict[str, str]()
     if state is None:
-        named = _named_states(graph, timeline)
+        named = _named_states(graph, model_flow)
         state = {**dict(graph.states), **named}
     found = UnchangedCheck(graph.path, state, tuple(named))
-    if timeline is None:
+    if model_flow is None:
         return found
-    states = {timeline.inputs[taker]: timeline.outputs[output] for output, taker in state.items()}
+    states = {model_flow.inputs[taker]: model_flow.outputs[output] for output, taker in state.items()}
     try:
-        finder = LossFinder(TimeAnalysis(timeline.flow, states, timeline.opset))
+        finder = LossFinder(TimeAnalysis(model_flow.flow, states, model_flow.opset))
         losses = finder.findings()
-        inputs = {name: finder.timed(value) for name, value in timeline.inputs.items()}
-        outputs = {name: finder.timed(value) for name, value in timeline.outputs.items()}
+        inputs = {name: finder.timed(value) for name, value in model_flow.inputs.items()}
+        outputs = {name: finder.timed(value) for name, value in model_flow.outputs.items()}
     except BROKEN:
         return found
     return UnchangedCheck(
@@ -96,14 +96,14 @@ def warn_of_losses(found: UnchangedCheck, *, refuses: bool) -> None:
         warnings.warn(f"{found.path}: {found.warning}", SpecWarning, stacklevel=4)
 
 
-def _named_states(graph: Graph, timeline: ModelFlow | None) -> dict[str, str]:
+def _named_states(graph: Graph, model_flow: ModelFlow | None) -> dict[str, str]:
     """Return the outputs that are states by their names, and their inputs."""
-    if timeline is None:
+    if model_flow is None:
         return {}
     known = {name for pair in graph.states for name in pair}
     inputs = [info for info in graph.inputs if info.name not in known]
     outputs = [info for info in graph.outputs if info.name not in known]
-    return pair_by_name(inputs, outputs, timeline)
+    return pair_by_name(inputs, outputs, model_flow)
 
 
 def _listed(losses: Sequence[Finding]) -> str:

@@ -28,7 +28,7 @@ _MEMORY = re.compile(
 
 
 def pair_by_name(
-    inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo], timeline: ModelFlow
+    inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo], model_flow: ModelFlow
 ) -> dict[str, str]:
     """Return the state outputs with their inputs, recognized by name."""
     # An input and an output pair must have one type, and equal sizes where the output's are known; the first
@@ -37,7 +37,7 @@ def pair_by_name(
     # states of GRU nodes are excluded, because these were checked before. If all inputs or all outputs would
     # be states, a stream would have no signal; then only names of memories (h, state, cache) count: a
     # forecaster's x and x_next are its signal.
-    takers, givers, flow = list(inputs), list(outputs), timeline.flow
+    takers, givers, flow = list(inputs), list(outputs), model_flow.flow
     known = {size for info in takers for size in info.shape or ()}
     candidates = [
         (giver.name, taker.name)
@@ -48,7 +48,7 @@ def pair_by_name(
         and taker.dtype == giver.dtype
         and None not in taker.shape
         and _may_take(taker.shape, giver.shape, known)
-        and fits(flow.shape(timeline.outputs[giver.name]) or taker.shape, taker.shape)
+        and fits(flow.shape(model_flow.outputs[giver.name]) or taker.shape, taker.shape)
         and is_next_name(taker.name, giver.name)
     ]
     counts = Counter(name for pair in candidates for name in set(pair))
@@ -56,8 +56,8 @@ def pair_by_name(
         output: taker
         for output, taker in candidates
         if counts[output] == counts[taker] == 1
-        and timeline.inputs[taker] in values_before(flow, timeline.outputs[output])
-        and not _is_last_state(flow, timeline.outputs[output])
+        and model_flow.inputs[taker] in values_before(flow, model_flow.outputs[output])
+        and not _is_last_state(flow, model_flow.outputs[output])
     }
     if len(found) < min(len(takers), len(givers)):
         return found

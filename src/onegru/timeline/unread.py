@@ -33,14 +33,14 @@ def warn_of_unread(graph: Graph) -> None:
 def find_unread(graph: Graph) -> Iterator[str]:
     """Yield a sentence for each of these axes."""
     is_open = any(not isinstance(size, int) for info in graph.inputs for size in info.shape or ())
-    timeline = read_model_flow(graph) if is_open and _may_cut(graph) else None
-    for info in graph.inputs if timeline is not None else ():
+    model_flow = read_model_flow(graph) if is_open and _may_cut(graph) else None
+    for info in graph.inputs if model_flow is not None else ():
         for axis, size in enumerate(info.shape or ()):
-            if timeline is None or isinstance(size, int):
+            if model_flow is None or isinstance(size, int):
                 continue
             found: set[int] = set()
             try:
-                is_fixed = _reads_fixed_positions(timeline.flow, timeline.inputs[info.name], axis, found)
+                is_fixed = _reads_fixed_positions(model_flow.flow, model_flow.inputs[info.name], axis, found)
             except (UnknownOpError, *BROKEN):
                 continue
             if is_fixed and found:

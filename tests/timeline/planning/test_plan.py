@@ -382,9 +382,9 @@ def test_a_model_is_followed_once_and_each_operator_by_itself(
     monkeypatch.setattr(check, "read_model_flow", read)
     assert onegru.inspect(path).streaming.startswith("yes")
     assert len(reads) == 1
-    timeline = read_model_flow(onegru.load(path).graph)
-    assert timeline is not None
-    analysis = TimeAnalysis(timeline.flow, {"h": "h_out"}, timeline.opset)
+    model_flow = read_model_flow(onegru.load(path).graph)
+    assert model_flow is not None
+    analysis = TimeAnalysis(model_flow.flow, {"h": "h_out"}, model_flow.opset)
     planner = Planner(analysis, find_time(analysis, {}), may_delay=False)
     planner.context.newest = NeverWhole()
     assert not planner.plan().refusals

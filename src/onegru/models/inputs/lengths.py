@@ -55,7 +55,7 @@ class LengthsInput:
 
 @dataclass(frozen=True)
 class _Known:
-    timeline: ModelFlow | None
+    model_flow: ModelFlow | None
     found: Mapping[str, LengthsInput]
 
 
@@ -69,15 +69,15 @@ def find_lengths(model: Model) -> Mapping[str, LengthsInput]:
 
 def steps_of(model: Model, lengths: LengthsInput, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
     """Return the step count that lengths must fit, if the file gives it; else None."""
-    timeline = _look(model).timeline
-    if timeline is None or lengths.is_scaled:
+    model_flow = _look(model).model_flow
+    if model_flow is None or lengths.is_scaled:
         return None
     sizes: dict[object, int] = {}
-    for name, value in timeline.inputs.items():
-        sizes.update(zip(timeline.flow.shape(value) or (), shapes.get(name, ()), strict=False))
+    for name, value in model_flow.inputs.items():
+        sizes.update(zip(model_flow.flow.shape(value) or (), shapes.get(name, ()), strict=False))
     found: list[int] = []
     for value, axis in zip(lengths.sequences, lengths.axes, strict=True):
-        shape = timeline.flow.shape(value) or ()
+        shape = model_flow.flow.shape(value) or ()
         size = shape[axis] if axis < len(shape) else ""
         steps = size if isinstance(size, int) else sizes.get(size)
         if steps is None:
@@ -107,21 +107,21 @@ def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[
 
 def _look(model: Model) -> _Known:
     if model not in _known:
-        timeline = read_model_flow(model.graph)
+        model_flow = read_model_flow(model.graph)
         found: Mapping[str, LengthsInput] = {}
-        if timeline is not None:
+        if model_flow is not None:
             try:
-                found = _find(timeline)
+                found = _find(model_flow)
             except BROKEN:
-                timeline = None
-        _known[model] = _Known(timeline, found)
+                model_flow = None
+        _known[model] = _Known(model_flow, found)
     return _known[model]
 
 
-def _find(timeline: ModelFlow) -> dict[str, LengthsInput]:
-    names = {value: name for name, value in timeline.inputs.items()}
+def _find(model_flow: ModelFlow) -> dict[str, LengthsInput]:
+    names = {value: name for name, value in model_flow.inputs.items()}
     found: dict[str, LengthsInput] = {}
-    for flow, op, index, axis in _takers(timeline.flow):
+    for flow, op, index, axis in _takers(model_flow.flow):
         for value, is_scaled in _roots(flow, op.inputs[index]):
             if value in names:
                 item = found.setdefault(names[value], LengthsInput())
