@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,11 +12,11 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.linear import as_linear
-from onegru.dataflow.operator import MOST_SIZES, TIMES, Op, Shape, Size, as_sizes
+from onegru.dataflow.operator import MOST_SIZES, Op, Shape, Size, as_sizes
 from onegru.dataflow.table import Call, Elements, Move, UnknownOpError, movers, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.dataflow.walk import moved_from, moved_to
-from onegru.timeline.axes import Axis, EqualAxes
+from onegru.timeline.axes import Axis, EqualAxes, parts_of
 from onegru.timeline.starts import constant_start
 
 _NONE: frozenset[str] = frozenset()
@@ -23,6 +24,13 @@ _NONE: frozenset[str] = frozenset()
 MOVE_KINDS = movers(Elements.KEPT | Elements.PERMUTED | Elements.JOINED, casts=True)
 CUT_KINDS = MOVE_KINDS | movers(Elements.CUT)
 COPY_KINDS = movers(Elements.KEPT | Elements.REPEATED, casts=True, without=("Flatten",))
+
+
+class MeasuredSize(NamedTuple):
+    """Size that a Shape returns."""
+
+    axis: Axis
+    value: str  # the value with this axis
 
 
 class TimeAnalysis:
@@ -36,10 +44,11 @@ class TimeAnalysis:
         self.axes_of: dict[str, tuple[Axis, ...] | None] = {}  # of each value; None for an unknown rank
         self.moves: dict[int, list[Move] | None] = {}  # by the operator's id; None if it has no rule
         self.static_moves: dict[int, list[Move]] = {}  # of inputs that do not depend on the model's inputs
-        self.measured: dict[str, tuple[Axis, str]] = {}  # sizes that Shape returns, with their axis and value
-        self.computed: dict[str, frozenset[str]] = {}  # names of other sizes, and the measured ones in them
-        self.sized: dict[str, tuple[Size, ...]] = {}  # the integers in a value, if they are such sizes
-        self.numbered: dict[int, tuple[str, int]] = {}  # see `_numbered_axis`; by the operator's id
+        self.measured_sizes: dict[str, MeasuredSize] = {}  # by name
+        # Names of sizes that are computed in an unknown way, and the measured sizes that they depend on.
+        self.derived_sizes: dict[str, frozenset[str]] = {}
+        self.integers_of: dict[str, tuple[Size, ...]] = {}  # the elements of each value of such sizes
+        self.range_counts: dict[int, tuple[str, int]] = {}  # as from `_range_count`; by the Range's id
         self.divided: dict[int, set[int]] = {}  # factors that each followed Reshape divides, perhaps none
         self.inputs = [name for name in flow.inputs if not flow.holds(name)]
         self.dynamic = set(self.inputs)  # values that depend on inputs
@@ -83,7 +92,7 @@ class TimeAnalysis:
         """Find the axes of an operator's outputs."""
         call, operator = self.call(op), operator_of(op.kind)
         moves: list[Move] | None = None
-        self._measure(op)
+        self._find_integers(op)
         if op.bodies or not operator.supports(op):
             pass
         elif op.kind in ("Reshape", "Flatten"):
@@ -106,24 +115,25 @@ class TimeAnalysis:
             if name and name not in self.axes_of:
                 self.axes_of[name] = self._output_axes(op, output, moves)
         if operator.shape_input is not None and moves is not None:
-            self._fill_axes(op, self.sized.get(op.inputs[operator.shape_input]), moves)
-        if op.kind == "Range" and (number := self._numbered_axis(op)) is not None:
-            self.numbered[id(op)] = number
-            self._fill_axes(op, number[:1], [])
+            self._fill_axes(op, self.integers_of.get(op.inputs[operator.shape_input]), moves)
+        if op.kind == "Range" and (range_count := self._range_count(op)) is not None:
+            self.range_counts[id(op)] = range_count
+            self._fill_axes(op, range_count[:1], [])
 
-    def _measure(self, op: Op) -> None:
+    def _find_integers(self, op: Op) -> None:
         """Name the sizes that Shape returns, and follow integers that are computed from such names."""
         if op.bodies or not op.outputs or not op.inputs:
             return
-        integers = self.sized.get(op.inputs[0]) if op.kind == "Shape" else None
+        integers = self.integers_of.get(op.inputs[0]) if op.kind == "Shape" else None
         if integers is not None and len(self.flow.shape(op.inputs[0]) or ()) == 1:
             found: tuple[Size, ...] | None = (len(integers),)
         elif op.kind == "Shape":
             axes = self.axes_of.get(op.inputs[0])
             if axes is None:
                 return
-            names = [f"@{len(self.measured) + index}" for index in range(len(axes))]
-            self.measured.update(zip(names, ((axis, op.inputs[0]) for axis in axes), strict=True))
+            names = [f"@{len(self.measured_sizes) + index}" for index in range(len(axes))]
+            measured = (MeasuredSize(axis, op.inputs[0]) for axis in axes)
+            self.measured_sizes.update(zip(names, measured, strict=True))
             found = tuple(names)[op.attributes.get("start", 0) : op.attributes.get("end")]
         elif not operator_of(op.kind).has_sizes or any(
             name in self.dynamic for name in op.inputs[1:] if op.kind in ("Slice", "Gather", "Reshape")
@@ -140,30 +150,28 @@ class TimeAnalysis:
             if found is None and all(
                 part is not None or name not in self.dynamic for name, part in zip(inputs, parts, strict=True)
             ):
-                found = self._computed_sizes(op, known)
+                found = self._derived_sizes(op, known)
         if found is not None and len(found) <= MOST_SIZES:
-            self.sized[op.outputs[0]] = found
+            self.integers_of[op.outputs[0]] = found
 
-    def _computed_sizes(self, op: Op, known: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
+    def _derived_sizes(self, op: Op, known: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
         """Return names for results of fixed sizes that do not show their origin, such as halves."""
-        numbers = self.flow.constant(op.outputs[0])
+        numbers, measured = self.flow.constant(op.outputs[0]), self.measured_sizes.keys()
         if numbers is None or numbers.ndim > 1 or numbers.size > MOST_SIZES:
             return None
-        parts = {part for sizes in known for size in sizes for part in str(size).split(TIMES)}
-        sources = {
-            source for part in parts for source in self.computed.get(part, {part} & self.measured.keys())
-        }
-        names = tuple(f"@{len(self.computed) + index}of" for index in range(numbers.size))
-        self.computed |= dict.fromkeys(names, frozenset(sources))
+        parts = {part for sizes in known for size in sizes for part in parts_of(size)}
+        sources = {source for part in parts for source in self.derived_sizes.get(part, {part} & measured)}
+        names = tuple(f"@{len(self.derived_sizes) + index}of" for index in range(numbers.size))
+        self.derived_sizes |= dict.fromkeys(names, frozenset(sources))
         return names
 
     def sizes_in(self, name: str) -> tuple[Size, ...] | None:
         """Return integers as numbers and measured sizes; None if they are not known."""
         if name in self.dynamic:
-            return self.sized.get(name)
+            return self.integers_of.get(name)
         return as_sizes(self.flow.constant(name))
 
-    def _numbered_axis(self, op: Op) -> tuple[str, int] | None:
+    def _range_count(self, op: Op) -> tuple[str, int] | None:
         """Return the measured size that a Range counts up to, and its integer increment; None for others."""
 
         def sizes_of(name: str) -> tuple[Size, ...] | None:
@@ -176,8 +184,8 @@ class TimeAnalysis:
         linear = as_linear(self.flow, op.inputs[1], sizes_of)
         if linear is None or step is None or step < 1 or step % 1 or first != linear[1]:
             return None
-        parts = str(linear[0]).split(TIMES)
-        sizes = [part for part in parts if part in self.measured]
+        parts = parts_of(linear[0])
+        sizes = [part for part in parts if part in self.measured_sizes]
         numbers = [int(part) for part in parts if part.isdecimal()]
         is_each = len(sizes) == 1 and len(numbers) == len(parts) - 1 and math.prod(numbers) == step
         return (sizes[0], int(step)) if is_each else None
@@ -187,17 +195,17 @@ class TimeAnalysis:
         axes = self.axes_of.get(op.outputs[0])
         if sizes is None or (axes is not None and len(axes) < len(sizes)):
             return
-        rank = len(sizes) if axes is None else len(axes)
+        rank, measured = len(sizes) if axes is None else len(axes), self.measured_sizes
         found = list(axes or map(self.axes.new, [""] * rank))
         for axis, size in enumerate(sizes, rank - len(sizes)):
-            parts = str(size).split(TIMES)
+            parts = parts_of(size)
             numbers = [part for part in parts if part.isdecimal()]
-            if len(numbers) != len(parts) - 1 or self.measured.keys().isdisjoint(parts):
+            if len(numbers) != len(parts) - 1 or measured.keys().isdisjoint(parts):
                 continue  # the order of a product is unknown: use the order of the value that it joins
             factors = tuple(
                 factor
                 for part in parts
-                for factor in (self.measured[part][0] if part in self.measured else self.axes.new(int(part)))
+                for factor in (measured[part].axis if part in measured else self.axes.new(int(part)))
             )
             if any(move.to == axis for move in moves):
                 self.axes.join(found[axis], factors)
@@ -284,13 +292,14 @@ class TimeAnalysis:
             for first, last in operator_of(op.kind).states
         )
 
-    def needed(self, recurrent: list[Op], dropped: Mapping[int, int] | None = None) -> set[str]:
+    def needed(self, recurrent: list[Op], unread: Mapping[int, int] | None = None) -> set[str]:
         """Return the values that outputs and recurrences depend on, except those only for a new state."""
+        # `unread` has the index of an input that a change removes, by the operator's id.
         needed = {name for name in self.flow.outputs if name not in self.states.values()}
         needed.update(name for op in recurrent for name in (*op.inputs, *op.outputs))
         for op in reversed(self.ops):
             if needed.intersection(op.outputs):
-                index = (dropped or {}).get(id(op), -1)
+                index = (unread or {}).get(id(op), -1)
                 needed.update(op.reads() if index < 0 else (*op.inputs[:index], *op.inputs[index + 1 :]))
         return needed - {""}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from onegru.dataflow.operator import Size
+from onegru.dataflow.operator import TIMES, Size
 
 Axis = tuple[int, ...]
 
@@ -181,25 +181,29 @@ class EqualAxes:
 
     def time_factors(self, time: Collection[int]) -> tuple[set[int], set[int]]:
         """Return all factors with a part of time, and those that are only time."""
-        parts = {
+        divided = {
             self.find(factor): {self.find(item) for item in self.flat(axis) if self._sizes[item] != 1}
             for factor, axis in self._parts.items()
         }
         only_time, before = set(time), 0
         while len(only_time) > before:
             before = len(only_time)
-            for factor, roots in parts.items():
+            for factor, parts in divided.items():
                 if factor in only_time:
-                    only_time |= roots
-                elif roots and roots <= only_time:
+                    only_time |= parts
+                elif parts and parts <= only_time:
                     only_time.add(factor)
-        return only_time | {
-            factor for factor, roots in parts.items() if not roots.isdisjoint(only_time)
-        }, only_time
+        with_time = {factor for factor, parts in divided.items() if not parts.isdisjoint(only_time)}
+        return only_time | with_time, only_time
 
     def goes_along(self, axis: Axis | None, time: Collection[int]) -> bool:
         """Whether an axis is one of these factors, or contains one."""
         return axis is not None and not self.main(axis).isdisjoint(time)
+
+
+def parts_of(size: Size) -> list[str]:
+    """Return the factors in a size's name as text."""
+    return str(size).split(TIMES)
 
 
 def _count_ones(sizes: Iterable[Size]) -> int:

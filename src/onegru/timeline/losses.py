@@ -30,18 +30,19 @@ class LossFinder:
         self.analysis = analysis
         self.flow = analysis.flow
         self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}
-        roots: list[tuple[Axis, Size]] = []
+        time_axes: list[tuple[Axis, Size]] = []
         for op in analysis.recurrent:
             axes, shape = analysis.axes_of.get(op.inputs[0]), analysis.shape(op.inputs[0])
             axis = time_axis(op)
             if id(op) in self.carried and axes is not None and shape is not None and len(axes) == 3:
-                roots.append((axes[axis], shape[axis]))
+                time_axes.append((axes[axis], shape[axis]))
         # The factors of time axes; empty if no recurrence carries a state.
-        self.time = {factor for factors, _ in roots for factor in analysis.axes.main(factors)}
-        self.is_single = bool(roots) and all(size == 1 for _, size in roots)  # whether a run has one step
+        self.time = {factor for factors, _ in time_axes for factor in analysis.axes.main(factors)}
+        # Whether a run has one step.
+        self.is_single = bool(time_axes) and all(size == 1 for _, size in time_axes)
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.planner, self.plan = Planner(analysis, self.time, may_delay=False), StreamingPlan()
-        self.lead: dict[str, int] = {}  # steps of the last run that each value has in front
+        self.previous_steps: dict[str, int] = {}  # steps of the previous run at the start of each value
 
     def findings(self) -> list[Finding]:
         """Return the operators that compute other results in chunks than in one run."""
@@ -59,8 +60,8 @@ class LossFinder:
                 own.append(finding_of(op, *hazards[0]))
         for name in self.flow.outputs:
             is_new = name not in self.analysis.states.values() and not self._has_one_step(name)
-            if self.lead.get(name) and is_new:
-                why = f"outputs {self.lead[name]} steps of the previous run again"
+            if self.previous_steps.get(name) and is_new:
+                why = f"outputs {self.previous_steps[name]} steps of the previous run again"
                 own.append(Finding("unknown", "output", name, why))
         if not found and not own:
             counted = [op for op, _ in (*self.plan.accumulated, *self.plan.numbered)]
@@ -164,7 +165,7 @@ class LossFinder:
         return begins
 
     def _judge(self, op: Op) -> Iterator[tuple[Hazard, str]]:
-        """Find faults of an operator, and record the kinds of its outputs."""
+        """Find faults of an operator, and record previous steps in its outputs."""
         outputs = [name for name in op.outputs if name]
         kind, moves = op.kind, self.analysis.moves[id(op)]
         is_streamed = not self.streamed.isdisjoint(op.reads())
@@ -178,7 +179,8 @@ class LossFinder:
             if gives_time or takes_time:
                 yield "unknown", UNKNOWN
             return
-        self.lead.update(dict.fromkeys(outputs, max(self.lead.get(name, 0) for name in op.inputs)))
+        previous = max(self.previous_steps.get(name, 0) for name in op.inputs)
+        self.previous_steps.update(dict.fromkeys(outputs, previous))
         if kind == "Concat" and (along := self._along_time(op)) is not None:
             yield from self._judge_concat(op, along)
             return
@@ -191,7 +193,7 @@ class LossFinder:
             if self._is_along(op, move):
                 yield from self._judge_move(op, move)
         for name in op.inputs if gives_time and not self.is_single else ():
-            if name in self.planner.context.indices and self.plan.numbered:
+            if name in self.planner.context.step_indices and self.plan.numbered:
                 yield "mixes", "computes with the index of each step, which starts over in each run"
             elif name in self.analysis.from_states and name not in self.streamed:
                 yield ("remembers", "reads the last run's steps") if timed[name] else ("mixes", ONE_FOR_ALL)
@@ -204,17 +206,18 @@ class LossFinder:
         if not (move.pad_begin or move.pad_end or move.reach):
             return
         name = op.outputs[move.output]
-        lead = self.lead.get(op.inputs[move.input], 0) + move.pad_begin + min(move.pad_end, 0) - move.reach
-        self.lead[name] = max(0, lead)
-        if move.pad_begin > 0 or move.pad_end > 0 or lead < 0:
+        steps = self.previous_steps.get(op.inputs[move.input], 0)
+        steps += move.pad_begin + min(move.pad_end, 0) - move.reach
+        self.previous_steps[name] = max(0, steps)
+        if move.pad_begin > 0 or move.pad_end > 0 or steps < 0:
             yield "remembers", f"{move.message}; no state carries the steps of earlier runs"
 
     def _judge_recurrence(self, op: Op, moves: list[Move]) -> Iterator[tuple[Hazard, str]]:
         sequence, is_carried = op.inputs[0], id(op) in self.carried
         if not self.is_single and self._stops_early(op):
             yield "unknown", "stops at lengths that count from the first step of each run"
-        if self.lead.get(sequence):
-            yield "unknown", f"runs through {self.lead[sequence]} steps of the previous run again"
+        if self.previous_steps.get(sequence):
+            yield "unknown", f"runs through {self.previous_steps[sequence]} steps of the previous run again"
         for move in moves:
             if sequence not in self.streamed or move.axis not in self.timed(sequence) or move.output:
                 continue
@@ -234,9 +237,9 @@ class LossFinder:
         # A plan does not count the steps that a model carries from the last run.
         copied = map(self.analysis.sizes_in, moved_from(self.flow, name, COPY_KINDS))
         sizes = next((item for item in copied if item is not None), (0,))
-        axes, measured = self.analysis.axes, self.analysis.measured
+        axes, measured = self.analysis.axes, self.analysis.measured_sizes
         steps = axes.main((self.analysis.axes_of.get(op.inputs[0]) or ((),) * 3)[time_axis(op)])
-        return any(size not in measured or axes.main(measured[str(size)][0]) != steps for size in sizes)
+        return any(size not in measured or axes.main(measured[str(size)].axis) != steps for size in sizes)
 
     # Steps before a run's own
 
@@ -258,7 +261,7 @@ class LossFinder:
         if not is_front or not isinstance(count, int):
             yield "remembers", "joins steps of a run with other values"
             return
-        self.lead[op.outputs[0]] = count + self.lead.get(op.inputs[1], 0)
+        self.previous_steps[op.outputs[0]] = count + self.previous_steps.get(op.inputs[1], 0)
         states = self.analysis.from_states.get(first, _NONE)
         if not any(
             self._is_kept(op.outputs[0], axis, count, self.analysis.states[state]) for state in states

@@ -19,20 +19,20 @@ class SizeNames:
     def __init__(self, analysis: TimeAnalysis) -> None:
         self.analysis = analysis
         self.flow = analysis.flow
-        sizes = (size for name in self.flow.inputs for size in self.flow.shape(name) or ())
-        self.sizes = {size[4:] for size in sizes if isinstance(size, str) and size.startswith("dim:")}
+        sizes = (str(size) for name in self.flow.inputs for size in self.flow.shape(name) or ())
+        self.names = {declared_name(size) for size in sizes if size.startswith("dim:")}
         # Names of sizes that states need to be equal, and a name for both.
         self.common_names: dict[str, str] = {}
 
     def is_named(self, name: str, axis: int) -> bool:
         """Whether an input has the size of this axis, by a name."""
         size = (self.flow.shape(name) or {axis: ""})[axis]
-        return isinstance(size, str) and size.removeprefix("dim:") in self.sizes
+        return isinstance(size, str) and declared_name(size) in self.names
 
     def declared(self, name: str) -> tuple[int | str, ...]:
         """Return the shape of an input, as in the file."""
         shape = self.flow.shape(name) or ()
-        return tuple(size if isinstance(size, int) else size.removeprefix("dim:") for size in shape)
+        return tuple(size if isinstance(size, int) else declared_name(size) for size in shape)
 
     def size(self, value: str, axis: int) -> Size | tuple[Size, ...]:
         """Return a size of a value; several factors if it is their product and some are dynamic."""
@@ -54,7 +54,7 @@ class SizeNames:
             for index, size in enumerate(self.flow.shape(name) or ()):
                 is_same = axes.main((self.analysis.axes_of.get(name) or ())[index]) == factors
                 if is_same and isinstance(own, str) and isinstance(size, str):
-                    first, second = (self.shared(item.removeprefix("dim:")) for item in (own, size))
+                    first, second = (self.shared(declared_name(item)) for item in (own, size))
                     self.common_names |= {second: first} if first != second else {}
 
     def shared(self, name: str) -> str:
@@ -75,7 +75,7 @@ class SizeNames:
         return tuple(found)
 
     def _is_known(self, size: Size) -> bool:
-        return isinstance(size, int) or size.removeprefix("dim:") in self.sizes
+        return isinstance(size, int) or declared_name(size) in self.names
 
     def _size_of(self, factor: int) -> Size:
         """Return the size of a factor: a number, or its name in an input, if there is one."""
@@ -123,8 +123,8 @@ class SizeNames:
         """Return a size, as in an input."""
         if isinstance(size, int):
             return size
-        name = size.removeprefix("dim:")
-        if name not in self.sizes:
+        name = declared_name(size)
+        if name not in self.names:
             raise refusal_error(op, "its state has a size that no input has" + f" ({name})" * bool(name))
         return name
 
@@ -132,6 +132,11 @@ class SizeNames:
 def name_of(op: Op) -> str:
     """Return the name of an operator, or of its first output."""
     return op.name or next(filter(None, op.outputs))
+
+
+def declared_name(size: str) -> str:
+    """Return the name of a size in the file, without the prefix in a flow."""
+    return size.removeprefix("dim:")
 
 
 def dtype_of(flow: Flow, op: Op, value: str) -> str:
@@ -142,9 +147,9 @@ def dtype_of(flow: Flow, op: Op, value: str) -> str:
     return dtype
 
 
-def plain(label: str) -> str:
-    """Return a node's name without the slashes of PyTorch's exporter."""
-    return label.strip("/").replace("/", "_")
+def plain(name: str) -> str:
+    """Return an operator's name without the slashes of PyTorch's exporter."""
+    return name.strip("/").replace("/", "_")
 
 
 def refusal_error(op: Op, why: str) -> SpecError:

@@ -11,9 +11,10 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.evaluate import EvaluatedValues
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import TIMES, Op, Shape, Size
+from onegru.dataflow.operator import Op, Shape, Size
 from onegru.dataflow.table import Call, UnknownOpError, operator_of
 from onegru.dataflow.walk import reachable
+from onegru.timeline.axes import parts_of
 
 
 def constant_start(flow: Flow, name: str, batch_axis: int) -> Array | None:
@@ -100,4 +101,4 @@ def _as_number(item: Size, size: int) -> int:
     """Return a dynamic size as a number; it may be the name of a product."""
     if isinstance(item, int):
         return item
-    return math.prod(int(part) if part.isdecimal() else size for part in item.split(TIMES))
+    return math.prod(int(part) if part.isdecimal() else size for part in parts_of(item))

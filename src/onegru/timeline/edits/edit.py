@@ -21,7 +21,7 @@ from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.edits.counts import continue_range, continue_sum, new_state, size_of, take_first
 from onegru.timeline.edits.sizes import SizesRewriter, with_equal_sizes
 from onegru.timeline.planning.plan import Cache, StreamingPlan
-from onegru.timeline.size_names import SizeNames, dtype_of, name_of, plain, refusal_error
+from onegru.timeline.size_names import SizeNames, declared_name, dtype_of, name_of, plain, refusal_error
 from onegru.timeline.starts import evaluated
 
 _MOST_ELEMENTS = 1 << 21  # of a state that is followed element by element
@@ -48,7 +48,7 @@ class StreamingRewriter:
         self.flow = analysis.flow
         self.plan = plan
         self.edit = edit
-        self.sizes = SizeNames(analysis)
+        self.size_names = SizeNames(analysis)
         self.states: list[State] = []
         self.joined: dict[tuple[str, int, int, bool, float, bool], str] = {}
         self.parts: dict[str, list[tuple[str, Op, int]]] = {}
@@ -57,7 +57,7 @@ class StreamingRewriter:
     def edited(self) -> Streaming:
         """Make all changes."""
         plan, edit = self.plan, self.edit
-        sizes_rewriter = SizesRewriter(self.analysis, plan, edit, self.sizes)
+        sizes_rewriter = SizesRewriter(self.analysis, plan, edit, self.size_names)
         for op in plan.full_length:
             edit.set_input(op, recurrent(op).lengths, "")
         for op, port in plan.zero_states:
@@ -72,18 +72,18 @@ class StreamingRewriter:
             else:
                 sizes_rewriter.keep_axis(op, axis)
         early: list[Cache] = []  # the caches that supply the first steps of a run
-        for first in plan.firsts:
+        for first in plan.first_steps:
             early += [cache for cache in plan.caches if cache.op is first.op][: first.earlier_caches]
         for cache in early:
             self._add_cache(cache)
-        for first in plan.firsts:
-            self.states.append(take_first(edit, self.sizes, self.analysis.opset, first))
+        for first in plan.first_steps:
+            self.states.append(take_first(edit, self.size_names, self.analysis.opset, first))
         for cache in plan.caches:
             if not any(cache is other for other in early):
                 self._add_cache(cache)
         for op, axis in plan.removed_padding:
             self._unpad(op, axis)
-        self.states += [continue_sum(edit, self.sizes, op, axis) for op, axis in plan.accumulated]
+        self.states += [continue_sum(edit, self.size_names, op, axis) for op, axis in plan.accumulated]
         self.states += [continue_range(edit, op, step) for op, step in plan.numbered]
         for op, index, axis in plan.resized:
             sizes_rewriter.open_size(op, index, axis)
@@ -98,11 +98,11 @@ class StreamingRewriter:
         for name, delayed in self.delayed_outputs.items():
             self._rename(name, delayed)
         for name, axis in plan.inputs.items():
-            if not self.sizes.is_named(name, axis):
+            if not self.size_names.is_named(name, axis):
                 edit.sizes[name, axis] = "frames"
         for name in self.flow.outputs:
             self._name_output(name)
-        self.states = with_equal_sizes(self.sizes, edit, self.states)
+        self.states = with_equal_sizes(self.size_names, edit, self.states)
         timed = {*plan.outputs, *plan.newest}
         axes = {name: plan.outputs.get(name) for name in self.flow.outputs if name in timed}
         return Streaming(tuple(self.states), plan.inputs, plan.delays, axes)
@@ -113,7 +113,7 @@ class StreamingRewriter:
         old = [(taker, output) for output, taker in known if taker not in new]
         return [
             *self.states,
-            *(State(taker, output, "", self.sizes.declared(taker)) for taker, output in old),
+            *(State(taker, output, "", self.size_names.declared(taker)) for taker, output in old),
         ]
 
     def _name_output(self, value: str) -> None:
@@ -121,11 +121,11 @@ class StreamingRewriter:
         for axis, stated in enumerate(self.flow.shape(value) or ()):
             is_time = self.plan.outputs.get(value) == axis
             is_one = isinstance(stated, str) and len(self.analysis.factors(value, axis)) == 1
-            size = self.sizes.size(value, axis) if is_one else 0
+            size = self.size_names.size(value, axis) if is_one else 0
             if is_time and self.plan.delays:  # the first chunk has fewer steps
                 self.edit.sizes[value, axis] = f"{value}_frames"
-            elif isinstance(size, str) and size.removeprefix("dim:") in self.sizes.sizes:
-                self.edit.sizes[value, axis] = size.removeprefix("dim:")
+            elif isinstance(size, str) and declared_name(size) in self.size_names.names:
+                self.edit.sizes[value, axis] = declared_name(size)
             elif is_time:
                 self.edit.sizes[value, axis] = "frames"
 
@@ -185,21 +185,21 @@ class StreamingRewriter:
         if key in self.joined:
             edit.set_input(op, port, self.joined[key])
             return
-        label = name_of(op)
-        shape = self.sizes.first_shape(op, value, axis, first)
+        base = name_of(op)
+        shape = self.size_names.first_shape(op, value, axis, first)
         is_open = steps != first or is_paced
         state = new_state(edit, op, "cache", dtype_of(self.flow, op, value), shape, axis if is_open else None)
-        joined = new = edit.add("Concat", [state.input, now], f"{label}/joined", before=op, axis=axis)
+        joined = new = edit.add("Concat", [state.input, now], f"{base}/joined", before=op, axis=axis)
         if is_paced:
             source, time = next(iter(self.plan.inputs.items()))
             size = size_of(edit, op, self.analysis.opset, source, time)
-            new = edit.add("Slice", [joined, edit.ints(0), size, edit.ints(axis)], f"{label}/now", before=op)
+            new = edit.add("Slice", [joined, edit.ints(0), size, edit.ints(axis)], f"{base}/now", before=op)
             bounds = [size, edit.ints(END), edit.ints(axis)]
-            edit.add("Slice", [joined, *bounds], f"{label}/left", output=state.output)
+            edit.add("Slice", [joined, *bounds], f"{base}/left", output=state.output)
         else:
-            edit.slice(joined, axis, -steps if steps else END, END, f"{label}/last", output=state.output)
+            edit.slice(joined, axis, -steps if steps else END, END, f"{base}/last", output=state.output)
         if waits:
-            new = edit.slice(joined, axis, 0, -steps, f"{label}/waited", before=op)
+            new = edit.slice(joined, axis, 0, -steps, f"{base}/waited", before=op)
         self.joined[key] = new
         edit.set_input(op, port, new)
         start = np.full([1] * len(shape), fill) if fill else None
@@ -222,13 +222,13 @@ class StreamingRewriter:
 
     def _open_states(self, op: Op) -> None:
         """Replace the initial states of a recurrence by inputs, and add its last states as outputs."""
-        edit, label = self.edit, name_of(op)
+        edit, base = self.edit, name_of(op)
         for (first, last), what in zip(recurrent(op).states, ("state", "cell"), strict=False):
             old = edit.input_of(op, first)
             if (outside := self.analysis.unstreamed_input(old, self.plan.inputs)) is not None:
                 self.parts.setdefault(outside, []).append((old, op, last))
                 continue
-            input_name, output_name = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
+            input_name, output_name = (edit.fresh(f"{plain(base)}_{what}_{way}") for way in ("in", "out"))
             before, rows, after = self._state_shape(op)
             start = self.analysis.start_of(op, old) if old else None
             if start is not None and (many := start.shape[len(before)]) > 1:
@@ -254,7 +254,7 @@ class StreamingRewriter:
                 edit.add("Reshape", [known, several], f"{output_name}/axes", output=output_name)
             if start is not None:  # the rows' other axes have one value
                 start = start.reshape(*before, *[1] * (len(rows) - 1), -1, *after) if start.any() else None
-            self.states.append(State(input_name, output_name, label, shape, start=start))
+            self.states.append(State(input_name, output_name, base, shape, start=start))
 
     def _join_states(self, name: str, parts: list[tuple[str, Op, int]]) -> None:
         """Return the last states of recurrences that start from parts of an input."""
@@ -280,7 +280,7 @@ class StreamingRewriter:
         else:
             joined = edit.add("Concat", ends, f"{given}/joined", axis=axis)
             edit.add("Reshape", [joined, edit.ints(*sizes)], f"{given}/shape", output=given)
-        dims = self.sizes.declared(name)
+        dims = self.size_names.declared(name)
         edit.add_output(given, self.flow.dtype(name) or "float32", dims)
         self.states.append(State(name, given, name_of(op), dims))
 
@@ -291,9 +291,10 @@ class StreamingRewriter:
         R = self.flow.shape(op.inputs[recurrence.recurrent_weights])
         if R is None or not isinstance(R[-1], int) or not isinstance(R[0], int):
             raise refusal_error(op, "the shape of R is not known")
-        size = self.sizes.size(op.inputs[0], 0 if is_batch_first else 1)
-        self.sizes.unify(op.inputs[0], 0 if is_batch_first else 1)
-        rows = tuple(self.sizes.named(op, item) for item in (size if isinstance(size, tuple) else (size,)))
+        size = self.size_names.size(op.inputs[0], 0 if is_batch_first else 1)
+        self.size_names.unify(op.inputs[0], 0 if is_batch_first else 1)
+        sizes = size if isinstance(size, tuple) else (size,)
+        rows = tuple(self.size_names.named(op, item) for item in sizes)
         if sum(isinstance(item, str) for item in rows) > 1:
             raise refusal_error(
                 op, f"its batch size is a product of dynamic sizes ({', '.join(map(str, rows))})"

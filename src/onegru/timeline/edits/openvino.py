@@ -18,9 +18,10 @@ from onegru.timeline.edits.edit import Streaming, StreamingRewriter
 from onegru.timeline.find_time import asked_axes
 from onegru.timeline.planning.planner import plan_streaming
 from onegru.timeline.read import IR_OPSET
+from onegru.timeline.size_names import declared_name
 
 
-class _Ir(EditedIr):
+class _NamedIr(EditedIr):
     """IR whose dynamic sizes have names."""
 
     def __init__(self, graph: Graph) -> None:
@@ -57,10 +58,10 @@ class _Ir(EditedIr):
         """Return the model's name of an input or output; for a new one, its own name."""
         return self.names.get(value, value)
 
-    def sizes(self) -> dict[str, list[int | str]]:
+    def shapes(self) -> dict[str, list[int | str]]:
         """Return the shapes of the inputs, with names for the dynamic sizes."""
         return {
-            name: [size if isinstance(size, int) else size.removeprefix("dim:") for size in shape]
+            name: [size if isinstance(size, int) else declared_name(size) for size in shape]
             for name, value in self.inputs.items()
             if (shape := self.flow.shape(value)) is not None
         }
@@ -73,7 +74,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
     if graph.starts:
         raise SpecError(f"{graph.path}: was already rewritten for streaming; rewrite its source")
     try:
-        ir = _Ir(graph)
+        ir = _NamedIr(graph)
         states = {ir.inputs[taker]: ir.outputs[output] for output, taker in graph.states}
         analysis = TimeAnalysis(ir.flow, states, IR_OPSET)
         asked = {ir.inputs[name]: axis for name, axis in asked_axes(graph, time).items()}
@@ -91,12 +92,12 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
             {ir.named(name): steps for name, steps in made.delays.items()},
             {ir.named(name): axis for name, axis in made.axes.items()},
         )
-        sizes = ir.sizes() | {name: [*value.shape] for name, value in edit.inputs.items()}
+        shapes = ir.shapes() | {name: [*value.shape] for name, value in edit.inputs.items()}
         for (value, axis), size in edit.sizes.items():
-            if (name := ir.named(value)) in sizes:
-                sizes[name][axis] = size
+            if (name := ir.named(value)) in shapes:
+                shapes[name][axis] = size
         initial = {state.input: state.start for state in all_states if state.start is not None}
-        edit.metadata[STREAM_KEY] = write_note(all_states, initial, found.time, found.delays, sizes)
+        edit.metadata[STREAM_KEY] = write_note(all_states, initial, found.time, found.delays, shapes)
         return replace(found, model=ir.document())
     except (SpecError, FormatError):
         raise
@@ -106,8 +107,8 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
 
 def annotated_ir(graph: Graph, found: UnchangedCheck) -> Streaming:
     """Return an IR that runs in chunks unchanged, with metadata about its states."""
-    ir = _Ir(graph)
-    sizes = ir.sizes()
-    states = [State(taker, output, "", tuple(sizes[taker])) for output, taker in found.pairs.items()]
-    ir.edit.metadata[STREAM_KEY] = write_note(states, {}, found.time, {}, sizes)
+    ir = _NamedIr(graph)
+    shapes = ir.shapes()
+    states = [State(taker, output, "", tuple(shapes[taker])) for output, taker in found.pairs.items()]
+    ir.edit.metadata[STREAM_KEY] = write_note(states, {}, found.time, {}, shapes)
     return Streaming((), found.time, {}, found.outputs, ir.document())

@@ -18,12 +18,14 @@ from onegru.timeline.size_names import SizeNames, name_of, refusal_error
 class SizesRewriter:
     """Rewriter that stages a plan's changes of sizes and step indices."""
 
-    def __init__(self, analysis: TimeAnalysis, plan: StreamingPlan, edit: Edit, sizes: SizeNames) -> None:
+    def __init__(
+        self, analysis: TimeAnalysis, plan: StreamingPlan, edit: Edit, size_names: SizeNames
+    ) -> None:
         self.analysis = analysis
         self.flow = analysis.flow
         self.plan = plan
         self.edit = edit
-        self.sizes = sizes
+        self.size_names = size_names
 
     def take_all(self, op: Op, time_axis: int) -> None:
         """Replace a Gather of all steps by its input, with the other axes of its indices."""
@@ -81,19 +83,19 @@ class SizesRewriter:
 
     def _computed_size(self, op: Op, axis: int) -> str:
         """Add operators that compute a dynamic size of a Reshape's output from the sizes of inputs."""
-        factors = self.sizes.sources(op.outputs[0], axis)
+        factors = self.size_names.sources(op.outputs[0], axis)
         if factors is None or any(self.plan.inputs.get(name) == other for name, other in factors[1]):
             why = "its sizes contain a fixed number of steps, and a dynamic size that no input has"
             raise refusal_error(op, why)
         number, input_axes = factors
-        edit, label = self.edit, name_of(op)
+        edit, base = self.edit, name_of(op)
         found = [] if number == 1 else [edit.ints(number)]
         for name, other in input_axes:
-            shape = edit.add("Shape", [name], f"{label}/shape", before=op)
+            shape = edit.add("Shape", [name], f"{base}/shape", before=op)
             edit.flow.set_dtype(shape, "int64")
-            found.append(edit.add("Gather", [shape, edit.ints(other)], f"{label}/size", before=op, axis=0))
+            found.append(edit.add("Gather", [shape, edit.ints(other)], f"{base}/size", before=op, axis=0))
         while len(found) > 1:
-            found[-2:] = [edit.add("Mul", found[-2:], f"{label}/size", before=op)]
+            found[-2:] = [edit.add("Mul", found[-2:], f"{base}/size", before=op)]
         return found[0]
 
     def _reshape_to(self, op: Op, sizes: Sequence[int | str]) -> None:
@@ -109,18 +111,18 @@ class SizesRewriter:
 
     def open_size(self, op: Op, index: int, axis: int) -> None:
         """Let a Resize or an Expand keep the number of steps of its input."""
-        edit, label, port = self.edit, name_of(op), 1 if op.kind == "Expand" else 3
+        edit, base, port = self.edit, name_of(op), 1 if op.kind == "Expand" else 3
         sizes = edit.input_of(op, port)
         if op.kind == "Expand":  # 1 keeps a size
             own = edit.ints(1)
         else:
-            shape = edit.add("Shape", [edit.input_of(op, 0)], f"{label}/shape", before=op)
-            own = edit.slice(shape, 0, axis, axis + 1, f"{label}/sizes", before=op)
+            shape = edit.add("Shape", [edit.input_of(op, 0)], f"{base}/shape", before=op)
+            own = edit.slice(shape, 0, axis, axis + 1, f"{base}/sizes", before=op)
         first, last = (
-            edit.slice(sizes, 0, *bounds, f"{label}/sizes", before=op)
+            edit.slice(sizes, 0, *bounds, f"{base}/sizes", before=op)
             for bounds in ((0, index), (index + 1, END))
         )
-        edit.set_input(op, port, edit.add("Concat", [first, own, last], f"{label}/sizes", before=op, axis=0))
+        edit.set_input(op, port, edit.add("Concat", [first, own, last], f"{base}/sizes", before=op, axis=0))
 
     def take_one(self, op: Op, index: int, axis: int) -> None:
         """Let an operator read one of an input's steps, which are all equal."""
@@ -128,16 +130,16 @@ class SizesRewriter:
         self.edit.set_input(op, index, self.edit.slice(value, axis, 0, 1, f"{value}/one", before=op))
 
 
-def with_equal_sizes(sizes: SizeNames, edit: Edit, states: Sequence[State]) -> list[State]:
+def with_equal_sizes(size_names: SizeNames, edit: Edit, states: Sequence[State]) -> list[State]:
     """Give sizes of states that must be equal one name, in inputs, outputs and the states."""
 
     def one(shape: Sequence[Size]) -> tuple[Size, ...]:
-        return tuple(sizes.shared(size) if isinstance(size, str) else size for size in shape)
+        return tuple(size_names.shared(size) if isinstance(size, str) else size for size in shape)
 
-    for name in sizes.flow.inputs if sizes.common_names else ():
-        for axis, size in enumerate(sizes.declared(name)):
-            if size in sizes.common_names:
-                edit.sizes[name, axis] = sizes.shared(str(size))
+    for name in size_names.flow.inputs if size_names.common_names else ():
+        for axis, size in enumerate(size_names.declared(name)):
+            if size in size_names.common_names:
+                edit.sizes[name, axis] = size_names.shared(str(size))
     for declared in (edit.inputs, edit.outputs):
         declared |= {name: replace(item, shape=one(item.shape)) for name, item in declared.items()}
     edit.sizes |= {key: one((size,))[0] for key, size in edit.sizes.items()}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from onegru.core.wording import count
-from onegru.dataflow.operator import TIMES, Size
+from onegru.dataflow.operator import Op, Size
 from onegru.dataflow.table import Hazard
 from onegru.timeline.analysis import TimeAnalysis
-from onegru.timeline.axes import Axis
+from onegru.timeline.axes import Axis, parts_of
+from onegru.timeline.finding import finding_of
 from onegru.timeline.planning.plan import StreamingPlan, TimeExtent
 
 COUNTS = "uses the number of steps in a run, or a stored value for each step"
@@ -28,32 +29,30 @@ class PlanContext:
         self.may_delay = may_delay  # whether outputs may be delayed
         self.may_cancel = may_cancel  # whether known leading steps may make up for a delay
         self.extents: dict[str, TimeExtent] = {}
-        self.counts: dict[Size, int] = {}  # steps beyond the input's time axis, by the name of a size
+        self.extra_steps: dict[Size, int] = {}  # steps of a size's time axis beyond the input's, by its name
         self.steps = 0  # fixed steps of every run; 0: any number
+        # Values that differ from chunk to chunk: inputs with a time axis, and all that depends on them.
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.newest: set[str] = set()  # streamed values without a time axis
-        self.made: set[str] = set()  # values for each step that are computed only from constants
-        self.indices: set[str] = set()  # values in `made` that contain step indices
-        self.firsts: dict[str, int] = {}  # values with the first steps of a run, and their number of steps
+        self.generated: set[str] = set()  # values with steps that are computed only from constants
+        self.step_indices: set[str] = set()  # values in `generated` that contain step indices
+        self.first_steps: dict[str, int] = {}  # the number of steps of values with a run's first steps
         self.counting: set[str] = set()  # values that depend on the number of steps in a run
         # Recurrences whose states are already inputs and outputs, by id.
         self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}
         self.changes = StreamingPlan()  # of the current operator
-        # Reasons against streaming it, and whether a reason is about steps at either end of a run.
-        self.hazards: list[tuple[Hazard, str, bool]] = []
 
-    def begin(self) -> StreamingPlan:
-        """Start with another operator, and return its changes, which are still empty."""
-        self.changes, self.hazards = StreamingPlan(), []
-        return self.changes
+    def begin(self, op: Op) -> None:
+        """Start with another operator."""
+        self.op, self.changes = op, StreamingPlan()
 
     def refuse(self, hazard: Hazard, message: str) -> None:
         """Reject the current operator."""
-        self.hazards.append((hazard, message, False))
+        self.changes.refuse(finding_of(self.op, hazard, message))
 
     def refuse_uncarried(self, message: str, hazard: Hazard = "remembers") -> None:
         """Reject the current operator, unless the model itself carries steps from run to run."""
-        self.hazards.append((hazard, message, True))
+        self.changes.refusals.append(finding_of(self.op, hazard, message))
 
     def extent(self, name: str) -> TimeExtent:
         """Return the steps of a value."""
@@ -63,7 +62,7 @@ class PlanContext:
         """Record the steps of a value, also under the name of its size."""
         self.extents[name] = extent
         for axis in self.timed(name):
-            self.counts.setdefault((self.analysis.shape(name) or {axis: ""})[axis], extent.extra)
+            self.extra_steps.setdefault((self.analysis.shape(name) or {axis: ""})[axis], extent.extra)
 
     def is_read(self, name: str) -> bool:
         """Whether an operator reads a value, or it is an output of the model."""
@@ -84,8 +83,8 @@ class PlanContext:
         main = self.analysis.axes.main((self.analysis.axes_of[name] or ())[axis])
         return len(main) == 1 and main <= self.only_time
 
-    def leads(self, name: str, axis: int) -> bool:
-        """Whether an axis has all elements of a step before the next step."""
+    def is_time_first(self, name: str, axis: int) -> bool:
+        """Whether an axis has all elements of a step before those of the next step."""
         factors = self.analysis.axes.flat((self.analysis.axes_of[name] or ())[axis])
         large = [
             item
@@ -97,21 +96,16 @@ class PlanContext:
     def sizes_in(self, name: str) -> tuple[Size, ...] | None:
         """Return the sizes as in the analysis; None if they depend on the step count in an unknown way."""
         sizes = self.analysis.sizes_in(name)
-        parts = {part for size in sizes or () for part in str(size).split(TIMES)}
-        sources = {source for part in parts for source in self.analysis.computed.get(part, ())}
-        is_along = any(self.goes_along(self.analysis.measured[source][0]) for source in sources)
+        parts = {part for size in sizes or () for part in parts_of(size)}
+        sources = {source for part in parts for source in self.analysis.derived_sizes.get(part, ())}
+        is_along = any(self.goes_along(self.analysis.measured_sizes[source].axis) for source in sources)
         return None if is_along else sizes
 
     def steps_in(self, sizes: tuple[Size, ...] | None) -> list[list[str]]:
         """Return the values that each integer measures, for integers that depend on the number of steps."""
-        found = [
-            [
-                self.analysis.measured[part][1]
-                for part in str(size).split(TIMES)
-                if part in self.analysis.measured and self.goes_along(self.analysis.measured[part][0])
-            ]
-            for size in sizes or ()
-        ]
+        measured = self.analysis.measured_sizes
+        known = [[measured[part] for part in parts_of(size) if part in measured] for size in sizes or ()]
+        found = [[size.value for size in parts if self.goes_along(size.axis)] for parts in known]
         return [item for item in found if item]
 
 

@@ -70,7 +70,7 @@ class PaddingPlanner(PlannerPart):
         self.context.extents[op.outputs[move.output]] = TimeExtent(delay + wait, left_pad, right_pad + wait)
         first, changes = steps, self.context.changes
         if fill is None and steps:
-            changes.firsts.append(FirstSteps(op, move.axis, 1, steps, len(changes.caches)))
+            changes.first_steps.append(FirstSteps(op, move.axis, 1, steps, len(changes.caches)))
             first = 0
         if first or wait:
             is_paced = cancels_delay and steps > 1
@@ -112,7 +112,7 @@ class PaddingPlanner(PlannerPart):
         is_front = len(others) == 1 and first not in others and axis in self.context.timed(others[0])
         is_fixed = shape is not None and axis < len(shape) and isinstance(shape[axis], int)
         is_front = is_front and others[0] in self.context.streamed
-        is_known = first in self.context.firsts or (is_fixed and self.flow.fill_value(first) == 0)
+        is_known = first in self.context.first_steps or (is_fixed and self.flow.fill_value(first) == 0)
         return first if is_front and is_known else ""
 
     def plan_concat(self, op: Op, axis: int, extent: TimeExtent) -> None:
@@ -127,7 +127,7 @@ class PaddingPlanner(PlannerPart):
         )
         if not self.context.is_only_time(op.outputs[0], axis):
             self.context.refuse("unknown", NOT_ONLY_TIME)
-        elif is_front and first in self.context.firsts:
+        elif is_front and first in self.context.first_steps:
             self._join_first(op, axis, extent)
         elif not is_front or not isinstance(steps, int) or first in self.analysis.states:
             self.context.refuse_uncarried("joins steps of a run with other values")
@@ -139,7 +139,7 @@ class PaddingPlanner(PlannerPart):
 
     def _join_first(self, op: Op, axis: int, extent: TimeExtent) -> None:
         """Plan the first steps of one value before those of another, which wait for them."""
-        steps, before = self.context.firsts[op.inputs[0]], self.context.extent(op.inputs[0])
+        steps, before = self.context.first_steps[op.inputs[0]], self.context.extent(op.inputs[0])
         wait = max(min(steps - extent.delay, -extent.right_pad), 0)
         if 0 < before.delay == extent.delay:  # the first chunks may not contain them yet
             wait = steps

@@ -57,7 +57,7 @@ class StreamingPlan:
     full_length: list[Op] = field(default_factory=list)
     # operators with steps as rows, and their inputs that become constant zeros
     zero_states: list[tuple[Op, int]] = field(default_factory=list)
-    firsts: list[FirstSteps] = field(default_factory=list)  # the operators that read the first steps of a run
+    first_steps: list[FirstSteps] = field(default_factory=list)  # the readers of a run's first steps
     caches: list[Cache] = field(default_factory=list)  # steps to prepend to chunks
     # outputs whose steps wait, as after a shift, and for how many steps
     waiting: dict[str, int] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.dataflow.loops.port_loops import LOOP, TENSOR_ITERATOR
 from onegru.dataflow.operator import Op
-from onegru.dataflow.table import Hazard, Move, operator_of
+from onegru.dataflow.table import Move, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.dataflow.table.windows import adds_no_bias
 from onegru.formats.graph import Graph
@@ -83,18 +83,15 @@ class Planner(PlannerPart):
                 words = f"{name!r} has {size} steps, and another input has {context.steps}; must be equal"
                 raise SpecError.of("time", words)
             context.steps = size if isinstance(size, int) else context.steps
-        planned = [(op, *self._planned(op)) for op in self.analysis.ops]
+        planned = [(op, self._planned(op)) for op in self.analysis.ops]
         # Other operators that no output depends on are removed with the values that they read.
         carried = [op for op in self.analysis.recurrent if id(op) in context.carried]
-        dropped = {id(op): 0 for op, changes, _ in planned if op.kind == "Concat" and changes.removed_padding}
-        dropped |= {id(op): 1 for op, changes, _ in planned if changes.whole}
-        needed = self.analysis.needed(carried, dropped)
-        for op, changes, hazards in planned:
+        unread = {id(op): 0 for op, changes in planned if op.kind == "Concat" and changes.removed_padding}
+        unread |= {id(op): 1 for op, changes in planned if changes.whole}
+        needed = self.analysis.needed(carried, unread)
+        for op, changes in planned:
             if needed.intersection(op.outputs):
                 plan.add(changes)
-                plan.refusals += [finding_of(op, *hazard[:2]) for hazard in hazards[:1]]
-                lasting = [hazard for hazard in hazards if not hazard[2]]
-                plan.lasting += [finding_of(op, *hazard[:2]) for hazard in lasting[:1]]
         for op, index, axis, *_ in plan.caches:
             if not context.is_only_time(op.inputs[index], axis):
                 plan.refusals.append(finding_of(op, "unknown", NOT_ONLY_TIME))
@@ -128,7 +125,7 @@ class Planner(PlannerPart):
         if name in self.context.newest and not axes:
             plan.newest.append(name)
             return
-        if len(axes) != 1 or not self.context.leads(name, axes[0]):
+        if len(axes) != 1 or not self.context.is_time_first(name, axes[0]):
             why = "has steps along an axis that is not only the time axis"
             plan.refuse(Finding("unknown", "output", name, why))
         if not axes:
@@ -149,13 +146,15 @@ class Planner(PlannerPart):
         elif extent.delay:
             plan.delays[name] = extent.delay
 
-    def _planned(self, op: Op) -> tuple[StreamingPlan, list[tuple[Hazard, str, bool]]]:
-        """Return the changes of an operator, and the reasons against streaming it."""
-        changes = self.context.begin()
+    def _planned(self, op: Op) -> StreamingPlan:
+        """Return the changes of an operator, and the first reason against streaming it."""
+        self.context.begin(op)
         self._plan_op(op)
+        changes = self.context.changes
+        del changes.refusals[1:], changes.lasting[1:]
         for name in filter(self.context.extents.__contains__, op.outputs):
             self.context.note_extent(name, self.context.extents[name])
-        return changes, self.context.hazards
+        return changes
 
     def _plan_op(self, op: Op) -> None:
         """Find the reasons against streaming an operator, and record its changes."""

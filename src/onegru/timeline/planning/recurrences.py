@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onegru.core.wording import count
-from onegru.dataflow.operator import TIMES, Op
+from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Move
 from onegru.dataflow.table.recurrences import recurrent
 from onegru.dataflow.walk import moved_from
 from onegru.timeline.analysis import COPY_KINDS, time_axis
+from onegru.timeline.axes import parts_of
 from onegru.timeline.planning.context import COUNTS, NOT_ONLY_TIME, PlannerPart
 from onegru.timeline.planning.plan import TimeExtent
 
@@ -94,6 +95,6 @@ class RecurrencesPlanner(PlannerPart):
         if len(steps) != len(sizes):
             shape = self.analysis.shape(op.inputs[0]) or ()
             return all(isinstance(size, int) and size == shape[time_axis(op)] for size in sizes)
-        return all(TIMES not in str(size) for size in sizes) and all(
+        return all(len(parts_of(size)) == 1 for size in sizes) and all(
             self.context.extent(value).extra == extent.extra for (value,) in steps
         )

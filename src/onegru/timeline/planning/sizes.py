@@ -19,8 +19,8 @@ class SizesPlanner(PlannerPart):
 
     def count_steps(self, op: Op, inputs: list[str]) -> None:
         """Record outputs that depend on the number of steps, for an operator without streamed inputs."""
-        outputs = [name for name in op.outputs if name]
-        counts = self.context.counting.intersection(inputs)
+        outputs, counting = [name for name in op.outputs if name], self.context.counting
+        counts = counting.intersection(inputs)
         if op.kind in ("Shape", "Size"):
             counts |= self.context.streamed.intersection(inputs)
         if not counts:
@@ -32,15 +32,15 @@ class SizesPlanner(PlannerPart):
         if (
             sizes is not None
             and is_followed
-            and (op.kind != "Shape" or inputs[0] in self.analysis.sized or not counts & self.context.counting)
+            and (op.kind != "Shape" or inputs[0] in self.analysis.integers_of or not counts & counting)
         ):
-            self.context.counting.update(outputs if self.context.steps_in(sizes) else ())
+            counting.update(outputs if self.context.steps_in(sizes) else ())
         elif (is_filled := self._is_filled(op)) or self._is_numbered(op):
             self.context.streamed.update(outputs)
-            self.context.made.update(outputs)
-            self.context.indices.update(() if is_filled else outputs)
+            self.context.generated.update(outputs)
+            self.context.step_indices.update(() if is_filled else outputs)
         else:
-            self.context.counting.update(outputs)
+            counting.update(outputs)
 
     def _is_filled(self, op: Op) -> bool:
         """Whether an operator repeats its input for each step, as many times as another value has steps."""
@@ -65,7 +65,7 @@ class SizesPlanner(PlannerPart):
 
     def _is_numbered(self, op: Op) -> bool:
         """Whether an operator numbers steps, which continue from the last chunk."""
-        size, step = self.analysis.numbered.get(id(op), ("", 0))
+        size, step = self.analysis.range_counts.get(id(op), ("", 0))
         steps = self.context.steps_in((size,))
         is_open = not self.context.steps and self.context.counting.isdisjoint(op.inputs[::2])
         if not steps or not is_open or not self.context.is_only_time(op.outputs[0], 0):
@@ -78,15 +78,15 @@ class SizesPlanner(PlannerPart):
 
     def follow_indices(self, op: Op, inputs: list[str]) -> None:
         """Record values that are computed from constants and step indices, which only apply to one chunk."""
-        if self.context.made.isdisjoint(inputs):
+        if self.context.generated.isdisjoint(inputs):
             return
-        sizes, counts = operator_of(op.kind).size_inputs, not self.context.indices.isdisjoint(inputs)
-        others = {name for index, name in enumerate(op.inputs) if index not in sizes} - self.context.made
+        sizes, counts = operator_of(op.kind).size_inputs, not self.context.step_indices.isdisjoint(inputs)
+        others = {name for index, name in enumerate(op.inputs) if index not in sizes} - self.context.generated
         others = {name for name in others & self.analysis.dynamic if self.context.sizes_in(name) is None}
         if not others:
-            self.context.made.update(filter(None, op.outputs))
+            self.context.generated.update(filter(None, op.outputs))
             if counts or operator_of(op.kind).start_value is not None:
-                self.context.indices.update(filter(None, op.outputs))
+                self.context.step_indices.update(filter(None, op.outputs))
         elif counts and not others <= self.context.streamed:
             self.context.refuse(
                 "mixes", "combines the step index with an input that has no time axis, such as lengths"
@@ -170,7 +170,7 @@ class SizesPlanner(PlannerPart):
         own = dict(enumerate(shape, rank - len(shape)))
         for index, (axis, size) in enumerate(zip(named, sizes, strict=True)):
             steps, is_time = self.context.steps_in((size,)), axis in timed[op.outputs[0]]
-            is_same = bool(steps) and size in self.analysis.measured
+            is_same = bool(steps) and size in self.analysis.measured_sizes
             wanted = self.context.extent(steps[0][0]) if is_same else extent
             is_same = is_same and (wanted.delay, wanted.extra) == (extent.delay, extent.extra)
             if is_time and size == own.get(axis) and size != 1:

@@ -72,7 +72,7 @@ class SlicesPlanner(PlannerPart):
             return None
         size = linear[0].removesuffix(f"{TIMES}-1")
         inner = 1 if size == linear[0] else -1
-        more = self.context.counts.get(size)
+        more = self.context.extra_steps.get(size)
         return None if more is None else (sign * inner, sign * (inner * more + linear[1]))
 
     def ends_with_time(self, op: Op, axis: int) -> bool:
@@ -101,9 +101,9 @@ class SlicesPlanner(PlannerPart):
             for taker in takers
         )
         if is_front:
-            self.context.firsts[output] = steps
+            self.context.first_steps[output] = steps
             changes = self.context.changes
-            changes.firsts.append(FirstSteps(op, axis, steps, earlier_caches=len(changes.caches)))
+            changes.first_steps.append(FirstSteps(op, axis, steps, earlier_caches=len(changes.caches)))
         return is_front
 
     def plan(self, op: Op, move: Move, extent: TimeExtent, front: int, back: int) -> None:
