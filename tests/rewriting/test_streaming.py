@@ -697,11 +697,11 @@ def test_what_never_streams_is_refused_by_name(name: str, tmp_path: Path) -> Non
 
 
 def shorter_cache(cache: plan.Cache) -> plan.Cache:
-    return cache._replace(first=max(cache.first - 1, 0))
+    return cache._replace(initial_steps=max(cache.initial_steps - 1, 0))
 
 
 def older_steps(cache: plan.Cache) -> plan.Cache:
-    return cache._replace(steps=cache.steps and cache.steps + 1, first=cache.first + 1)
+    return cache._replace(steps=cache.steps and cache.steps + 1, initial_steps=cache.initial_steps + 1)
 
 
 WRONG: dict[str, tuple[list[str], Callable[[plan.StreamingPlan], object]]] = {
@@ -719,7 +719,7 @@ WRONG: dict[str, tuple[list[str], Callable[[plan.StreamingPlan], object]]] = {
     "padding in each chunk": (["padded convolution", "GRU"], lambda made: made.removed_padding.clear()),
     "cutting each chunk": (["convolution that is cut", "GRU"], lambda made: made.removed_padding.pop()),
     "no shift": (["shift", "GRU"], lambda made: made.caches.clear()),
-    "first steps that stay": (["difference from the next step", "GRU"], lambda made: made.dropped.clear()),
+    "first steps that stay": (["difference from the next step", "GRU"], lambda made: made.cut_steps.clear()),
     "steps that do not wait": (
         ["symmetric residual", "GRU"],
         lambda made: made.caches.pop(next(i for i, cache in enumerate(made.caches) if cache.waits)) and None,

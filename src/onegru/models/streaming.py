@@ -35,7 +35,7 @@ def streaming_words(graph: Graph) -> str:
         doubt = found.warning and f"; {found.warning}"
         return f"yes, with its internal states ({states}), which are inputs and outputs in onegru{doubt}"
     if found.is_sound:
-        single = "; one step per run" if found.is_single else ""
+        single = "; one step per run" if found.is_single_step else ""
         return f"yes, with its own states ({found.states}){single}" if found.named else "yes"
     for delay in (False, True):
         try:
@@ -67,11 +67,11 @@ def change_to_chunks(
         check_declared(gru, graph.constants, graph)
     found = check_unchanged(graph) if found is None else found
     is_sound = found.is_sound and time is None and not graph.starts and _is_open(graph, found)
-    if is_sound and found.is_single and found.named:  # cannot be compared with a run of several steps
+    if is_sound and found.is_single_step and found.named:  # cannot be compared with a run of several steps
         return forms.annotated(found)
     try:
         made = forms.rewritten(is_sound)
-        timed_states = [name for name in made.time if time is None and name in found.pairs.values()]
+        timed_states = [name for name in made.input_axes if time is None and name in found.pairs.values()]
         if timed_states:
             why = f"input {timed_states[0]!r} is named like a state, but has a time axis"
             raise SpecError(f"{graph.path}: cannot run in chunks, because {why}")
@@ -123,7 +123,7 @@ def forms_of_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Fo
 def _is_open(graph: Graph, found: UnchangedCheck) -> bool:
     """Whether the unchanged model accepts chunks of any size, or of one step."""
     shapes = {info.name: info.shape or () for info in graph.inputs}
-    sizes = [shapes[name][axis] for name, axis in found.time.items() if axis < len(shapes[name])]
+    sizes = [shapes[name][axis] for name, axis in found.input_axes.items() if axis < len(shapes[name])]
     return all(size == 1 or not isinstance(size, int) for size in sizes)
 
 

@@ -81,7 +81,9 @@ def check_chunks(
         _check_steps(whole, made, check, target)
     outputs = compare_in_chunks(whole, Model(read()), made, check, target, is_int8)
     shapes = {info.name: info.shape for info in whole.inputs}
-    if all((shape := shapes[name]) is not None and shape[axis] == 1 for name, axis in made.time.items()):
+    if all(
+        (shape := shapes[name]) is not None and shape[axis] == 1 for name, axis in made.input_axes.items()
+    ):
         words = "the source runs one step at a time, so the check does not cover states between steps"
         notes += [] if words in notes else [words]
     return outputs
@@ -91,12 +93,12 @@ def _check_steps(whole: Model, made: Streaming, check: Check, target: Path) -> N
     """Raise FormatError if a source with a fixed number of steps also runs on twice that number."""
     dims: dict[str, Any] = {name: size for name, size in (check.dims or {}).items() if isinstance(size, int)}
     for info in whole.inputs:
-        if info.name in made.time:
-            dims[dimension_name(info, made.time[info.name])] = 2 * made.steps
+        if info.name in made.input_axes:
+            dims[dimension_name(info, made.input_axes[info.name])] = 2 * made.steps
     drawn = draw_inputs(whole, check.seed, (2 * made.steps, 2, 4), dims)
     if drawn.error is not None:
         return
-    sizes = {drawn.outputs[name].shape[axis] for name, axis in made.axes.items() if axis is not None}
+    sizes = {drawn.outputs[name].shape[axis] for name, axis in made.output_axes.items() if axis is not None}
     if sizes == {2 * made.steps}:
         why = f"the source accepts {2 * made.steps} steps, although its file specifies {made.steps}"
         raise FormatError(f"{target}: not written: {why}")
@@ -109,8 +111,8 @@ def compare_in_chunks(
     found: dict[str, Comparison] = {}
     case = _case(whole, made, check)
     inputs = {name: np.asarray(array) for name, array in case.inputs.items()}
-    steps = {array.shape[made.time[name]] for name, array in inputs.items() if name in made.time}
-    if made.time and (len(steps) != 1 or min(steps) < 1):
+    steps = {array.shape[made.input_axes[name]] for name, array in inputs.items() if name in made.input_axes}
+    if made.input_axes and (len(steps) != 1 or min(steps) < 1):
         raise SpecError.of("inputs", f"{sorted(steps)} steps; must have the same number of steps, at least 1")
     total = steps.pop() if steps else 1  # a frame without a time axis
     dtypes = {node.layer.spec.dtype for node in whole.gru_nodes if node.layer is not None} or {"float32"}
@@ -120,7 +122,7 @@ def compare_in_chunks(
     lengths = {name for name, item in find_lengths(whole).items() if not item.is_scaled}
     for sizes in _chunk_sizes(total, max(made.delays.values(), default=0), rng):
         results = _outputs_in_chunks(chunked, inputs, made, sizes, lengths)
-        for name, axis in made.axes.items():
+        for name, axis in made.output_axes.items():
             expected = case.outputs[name]
             if axis is not None:
                 size = expected.shape[axis]
@@ -143,7 +145,7 @@ def _case(whole: Model, made: Streaming, check: Check) -> Drawn:
     open_ones = {
         dimension_name(info, axis)
         for info in whole.inputs
-        if (axis := made.time.get(info.name)) is not None
+        if (axis := made.input_axes.get(info.name)) is not None
         and info.shape is not None
         and not isinstance(info.shape[axis], int)
     } - dims.keys()
@@ -165,7 +167,7 @@ def _case(whole: Model, made: Streaming, check: Check) -> Drawn:
 
 def _declared_steps(whole: Model, made: Streaming) -> list[int]:
     """Return the step counts in the declared shapes of outputs, as PyTorch's exporter may write them."""
-    found = ((info.shape, made.axes.get(info.name)) for info in whole.outputs)
+    found = ((info.shape, made.output_axes.get(info.name)) for info in whole.outputs)
     sizes = (shape[axis] for shape, axis in found if shape is not None and axis is not None)
     return [size for size in sizes if isinstance(size, int) and size > 0]
 
@@ -196,8 +198,8 @@ def _outputs_in_chunks(
         if start:  # initial states are only passed to the first chunk
             inputs = {name: array for name, array in inputs.items() if name not in states}
         chunk = {
-            name: np.take(array, range(start, start + size), made.time[name])
-            if name in made.time
+            name: np.take(array, range(start, start + size), made.input_axes[name])
+            if name in made.input_axes
             else np.clip(array - start, 0, size).astype(array.dtype)
             if name in lengths
             else array
@@ -207,7 +209,7 @@ def _outputs_in_chunks(
         start += size
     return {
         name: parts[-1][name] if axis is None else np.concatenate([part[name] for part in parts], axis)
-        for name, axis in made.axes.items()
+        for name, axis in made.output_axes.items()
         if name in parts[-1]
     }
 

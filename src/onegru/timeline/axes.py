@@ -44,7 +44,7 @@ class EqualAxes:
 
     def sizes_of(self, factor: int) -> list[Size]:
         """Return the size or name of a factor, and the sizes of factors that differ only in their size."""
-        same = (size for item, size in enumerate(self._sizes) if self.find(item) == self.find(factor))
+        same = (size for other, size in enumerate(self._sizes) if self.find(other) == self.find(factor))
         return [self._sizes[factor], *same]
 
     def named(self, size: str) -> Axis | None:
@@ -78,7 +78,7 @@ class EqualAxes:
     def resized(self, axis: Axis, size: Size | None, changes: bool = False) -> Axis:
         """Return the same axis with another size, because an operator changed it or uses another name."""
         flat = self.flat(axis)
-        large = [item for item in flat if self._sizes[item] != 1] or list(flat[:1])
+        large = [factor for factor in flat if self._sizes[factor] != 1] or list(flat[:1])
         is_one = len(large) == 1
         if size is None or not (is_one or (large and changes)) or (is_one and self._sizes[large[0]] == size):
             return axis
@@ -86,7 +86,7 @@ class EqualAxes:
         self._sizes.append(size if is_one else "")  # unknown which of several factors changes
         if changes or large[0] in self._changed:
             self._changed.add(len(self._parents) - 1)
-        return tuple(len(self._parents) - 1 if item == large[0] else item for item in flat)
+        return tuple(len(self._parents) - 1 if factor == large[0] else factor for factor in flat)
 
     def is_changed(self, factor: int) -> bool:
         """Whether a factor's size differs from the sizes of equal factors."""
@@ -95,7 +95,8 @@ class EqualAxes:
     def main(self, axis: Axis) -> set[int]:
         """Return the factors of an axis; those of size 1 only if it has no others."""
         flat = self.flat(axis)
-        return {self.find(item) for item in [f for f in flat if self._sizes[f] != 1] or flat}
+        large = [factor for factor in flat if self._sizes[factor] != 1]
+        return set(map(self.find, large or flat))
 
     def regroup(
         self, axes: Sequence[Axis], sizes: Sequence[Size], wanted: Sequence[Size]
@@ -104,7 +105,7 @@ class EqualAxes:
         factors: list[tuple[int, Size]] = []
         for axis, size in zip(axes, sizes, strict=True):
             flat = self.flat(axis)
-            factors += [(flat[0], size)] if len(flat) == 1 else [(item, self._sizes[item]) for item in flat]
+            factors += [(flat[0], size)] if len(flat) == 1 else [(part, self._sizes[part]) for part in flat]
         cut: set[int] = set()
         head, factors, wanted = self._matched(factors, list(wanted), cut)
         tail, rest, left = self._matched(factors[::-1], wanted[::-1], cut, backwards=True)
@@ -121,7 +122,7 @@ class EqualAxes:
         factors, found = list(factors), list[Axis | None]()
         while len(found) < len(wanted) and factors:
             size, matched, product = wanted[len(found)], list[int](), 1
-            ones = _count_ones(item for _, item in factors)
+            ones = _count_ones(own for _, own in factors)
             if size == 1:
                 wanting = _count_ones(wanted[len(found) :])
                 count = min(ones, max(1, ones - wanting + 1))
@@ -137,17 +138,17 @@ class EqualAxes:
             else:
                 count = 0
                 while count < len(factors) and product != size:
-                    item = factors[count][1]
-                    if not isinstance(item, int) or item < 1 or size % (product * item):
+                    own = factors[count][1]
+                    if not isinstance(own, int) or own < 1 or size % (product * own):
                         break
-                    product, count = product * item, count + 1
+                    product, count = product * own, count + 1
                 if product != size and count < len(factors):
-                    factor, item = factors[count]
-                    if not isinstance(item, int) or item % (size // product):
+                    factor, own = factors[count]
+                    if not isinstance(own, int) or own % (size // product):
                         break
-                    piece, rest = self._split(factor, item, size // product, backwards)
+                    piece, rest = self._split(factor, own, size // product, backwards)
                     cut.add(self.find(factor))
-                    factors[count : count + 1] = [(piece, size // product), (rest, item * product // size)]
+                    factors[count : count + 1] = [(piece, size // product), (rest, own * product // size)]
                     count += 1
                 elif product != size:
                     break
@@ -175,14 +176,14 @@ class EqualAxes:
         """Split a factor in two; the result is the same each time."""
         first, second = (size // piece, piece) if backwards else (piece, size // piece)
         known = self._parts.get(factor)
-        if known is None or [self._sizes[item] for item in known] != [first, second]:
+        if known is None or [self._sizes[part] for part in known] != [first, second]:
             known = self._parts[factor] = (*self.new(first), *self.new(second))
         return (known[1], known[0]) if backwards else (known[0], known[1])
 
     def time_factors(self, time: Collection[int]) -> tuple[set[int], set[int]]:
         """Return all factors with a part of time, and those that are only time."""
         divided = {
-            self.find(factor): {self.find(item) for item in self.flat(axis) if self._sizes[item] != 1}
+            self.find(factor): {self.find(part) for part in self.flat(axis) if self._sizes[part] != 1}
             for factor, axis in self._parts.items()
         }
         only_time, before = set(time), 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onegru.core.errors import BROKEN, SpecError, SpecWarning
 from onegru.formats.graph import Graph
@@ -26,10 +26,9 @@ class UnchangedCheck:
     named: tuple[str, ...] = ()  # the outputs in `pairs` that were found by their names
     # operators that would change results in chunks; None if the operators cannot be followed
     losses: tuple[Finding, ...] | None = None
-    # the time axis of each input with a known one
-    time: Mapping[str, int] = field(default_factory=dict)
-    outputs: Mapping[str, int | None] = field(default_factory=dict)  # the same for outputs
-    is_single: bool = False  # whether a run has exactly one step
+    input_axes: Mapping[str, int] = field(default_factory=dict)  # the known time axes of inputs
+    output_axes: Mapping[str, int | None] = field(default_factory=dict)  # the same for outputs
+    is_single_step: bool = False  # whether a run has exactly one step
     is_followed: bool = False  # whether a time axis is known, so that losses were searched
 
     @property
@@ -73,15 +72,13 @@ def check_unchanged(graph: Graph, state: Mapping[str, str] | None = None) -> Unc
         outputs = {name: finder.timed(value) for name, value in model_flow.outputs.items()}
     except BROKEN:
         return found
-    return UnchangedCheck(
-        graph.path,
-        state,
-        tuple(named),
-        tuple(losses),
-        {name: axes[0] for name, axes in inputs.items() if axes and name not in state.values()},
-        {name: axes[0] if axes else None for name, axes in outputs.items() if name not in state},
-        finder.is_single,
-        bool(finder.time),
+    return replace(
+        found,
+        losses=tuple(losses),
+        input_axes={name: axes[0] for name, axes in inputs.items() if axes and name not in state.values()},
+        output_axes={name: axes[0] if axes else None for name, axes in outputs.items() if name not in state},
+        is_single_step=finder.is_single_step,
+        is_followed=bool(finder.time),
     )
 
 

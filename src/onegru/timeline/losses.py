@@ -39,38 +39,38 @@ class LossFinder:
         # The factors of time axes; empty if no recurrence carries a state.
         self.time = {factor for factors, _ in time_axes for factor in analysis.axes.main(factors)}
         # Whether a run has one step.
-        self.is_single = bool(time_axes) and all(size == 1 for _, size in time_axes)
+        self.is_single_step = bool(time_axes) and all(size == 1 for _, size in time_axes)
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.planner, self.plan = Planner(analysis, self.time, may_delay=False), StreamingPlan()
         self.previous_steps: dict[str, int] = {}  # steps of the previous run at the start of each value
 
     def findings(self) -> list[Finding]:
         """Return the operators that compute other results in chunks than in one run."""
-        found = [] if self.is_single else list(dict.fromkeys(self._state_faults()))
+        found = [] if self.is_single_step else list(dict.fromkeys(self._state_faults()))
         if not self.time:
             why = "starts over in each run if it runs along time, which is unknown"
             return found + [
                 finding_of(op, "unknown", why) for op in self.analysis.recurrent if id(op) not in self.carried
             ]
-        planned = [] if self.is_single else self._planned()
-        needed, own = self.analysis.needed(self.analysis.recurrent), list[Finding]()
+        planned = [] if self.is_single_step else self._planned()
+        needed, judged = self.analysis.needed(self.analysis.recurrent), list[Finding]()
         for op in self.analysis.ops:
             hazards = [hazard for hazard in self._judge(op) if not self._keeps_step(op, hazard[0])]
             if hazards and needed.intersection(op.outputs):
-                own.append(finding_of(op, *hazards[0]))
+                judged.append(finding_of(op, *hazards[0]))
         for name in self.flow.outputs:
             is_new = name not in self.analysis.states.values() and not self._has_one_step(name)
             if self.previous_steps.get(name) and is_new:
                 why = f"outputs {self.previous_steps[name]} steps of the previous run again"
-                own.append(Finding("unknown", "output", name, why))
-        if not found and not own:
+                judged.append(Finding("unknown", "output", name, why))
+        if not found and not judged:
             counted = [op for op, _ in (*self.plan.accumulated, *self.plan.numbered)]
             return planned + [finding_of(op, "remembers", "counts from the first step") for op in counted]
         # Once an operator has lost steps, the effect of later ones may be unknown.
-        named = {item.subject for item in own}
-        own += [item for item in planned if item.message != UNKNOWN and item.subject not in named]
+        named = {item.subject for item in judged}
+        judged += [item for item in planned if item.message != UNKNOWN and item.subject not in named]
         order = {finding_of(op, "unknown", "").subject: number for number, op in enumerate(self.analysis.ops)}
-        return found + sorted(own, key=lambda item: order.get(item.subject, len(order)))
+        return found + sorted(judged, key=lambda item: order.get(item.subject, len(order)))
 
     def _planned(self) -> list[Finding]:
         """Return the operators that the streaming plan rejects, except for steps that the model can carry."""
@@ -89,8 +89,8 @@ class LossFinder:
         # operators that start from scratch in each run remain: recurrences, sums from the first step, and
         # steps that are padded or constant.
         operator, moves = operator_of(op.kind), self.analysis.moves[id(op)]
-        if not self.is_single or hazard in ("reverses", "mixes"):
-            return self.is_single
+        if not self.is_single_step or hazard in ("reverses", "mixes"):
+            return self.is_single_step
         if operator.states:  # it cannot repeat steps of the last run, if its input has only one
             return (
                 hazard == "unknown" and moves is not None and self._has_one_step(op.inputs[0], time_axis(op))
@@ -113,7 +113,7 @@ class LossFinder:
     def _has_one_step(self, value: str, *given: int) -> bool:
         """Whether a value of a one-step model has size 1 along these axes, or along time."""
         shape, axes = self.flow.shape(value), given or self.timed(value)
-        return self.is_single and bool(axes) and shape is not None and all(shape[axis] == 1 for axis in axes)
+        return self.is_single_step and bool(axes) and shape is not None and all(shape[i] == 1 for i in axes)
 
     def _is_along(self, op: Op, move: Move) -> bool:
         """Whether an axis of an operator is the time axis."""
@@ -192,7 +192,7 @@ class LossFinder:
         for move in moves:
             if self._is_along(op, move):
                 yield from self._judge_move(op, move)
-        for name in op.inputs if gives_time and not self.is_single else ():
+        for name in op.inputs if gives_time and not self.is_single_step else ():
             if name in self.planner.context.step_indices and self.plan.numbered:
                 yield "mixes", "computes with the index of each step, which starts over in each run"
             elif name in self.analysis.from_states and name not in self.streamed:
@@ -214,7 +214,7 @@ class LossFinder:
 
     def _judge_recurrence(self, op: Op, moves: list[Move]) -> Iterator[tuple[Hazard, str]]:
         sequence, is_carried = op.inputs[0], id(op) in self.carried
-        if not self.is_single and self._stops_early(op):
+        if not self.is_single_step and self._stops_early(op):
             yield "unknown", "stops at lengths that count from the first step of each run"
         if self.previous_steps.get(sequence):
             yield "unknown", f"runs through {self.previous_steps[sequence]} steps of the previous run again"
@@ -270,7 +270,7 @@ class LossFinder:
 
     def _is_kept(self, joined: str, axis: int, count: int, state: str) -> bool:
         """Whether the last steps of a value become a state's next value."""
-        if self.is_single:
+        if self.is_single_step:
             return state in self.analysis.leads_to.get(joined, _NONE)
         copies = moved_to(self.flow, joined, ("Identity", "Cast"))
         return any(

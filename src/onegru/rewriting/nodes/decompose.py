@@ -51,12 +51,10 @@ class _Weights:
     """Weights of one direction, as names of constants or values in the graph."""
 
     W: str
+    # one matrix for all gates if the reset gate is applied after the matmul, else (z and r) and h
     R: tuple[str, ...]
-    """One matrix for all gates if the reset gate is applied after the matmul, else (z and r) and h."""
-    input_bias: str | None
-    """Biases of the matmul over all steps."""
-    recurrent_bias: str | None
-    """Biases of the recurrent matmul if the reset gate is applied after it."""
+    input_bias: str | None  # of the matmul over all steps
+    recurrent_bias: str | None  # of the recurrent matmul, if the reset gate is applied after it
 
 
 class _Expansion:

@@ -49,8 +49,7 @@ class GruNodeConfig:
     source_attributes: Mapping[str, object]  # the attributes in the file
     inputs: Mapping[str, str]  # names of the present inputs, by the specification's names
     outputs: Mapping[str, str]  # names of the present outputs, by the specification's names
-    # the equation of an AUGRU node's attention, "openvino" or "dien"; None for a GRU node
-    attention: str | None = None
+    attention: str | None = None  # the equation of an AUGRU node, "openvino" or "dien"; None for a GRU
 
     def with_names(
         self, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None

@@ -32,10 +32,9 @@ class Streaming:
     """Result of a rewrite for streaming."""
 
     states: tuple[State, ...]  # the new states
-    time: Mapping[str, int]  # the time axis of each input with one
+    input_axes: Mapping[str, int]  # the time axis of each input with one
     delays: Mapping[str, int]  # the delayed outputs, and their delays in steps
-    # the time axis of each output with one; None for an output of the newest step
-    axes: Mapping[str, int | None]
+    output_axes: Mapping[str, int | None]  # the same for outputs; None for an output of the newest step
     model: Any = None  # the model in its format
     steps: int = 0  # fixed steps in each run of a source with a dynamic size; 0: any number
 
@@ -97,15 +96,15 @@ class StreamingRewriter:
             self._join_states(name, parts)
         for name, delayed in self.delayed_outputs.items():
             self._rename(name, delayed)
-        for name, axis in plan.inputs.items():
+        for name, axis in plan.input_axes.items():
             if not self.size_names.is_named(name, axis):
                 edit.sizes[name, axis] = "frames"
         for name in self.flow.outputs:
             self._name_output(name)
         self.states = with_equal_sizes(self.size_names, edit, self.states)
-        timed = {*plan.outputs, *plan.newest}
-        axes = {name: plan.outputs.get(name) for name in self.flow.outputs if name in timed}
-        return Streaming(tuple(self.states), plan.inputs, plan.delays, axes)
+        timed = {*plan.output_axes, *plan.newest}
+        axes = {name: plan.output_axes.get(name) for name in self.flow.outputs if name in timed}
+        return Streaming(tuple(self.states), plan.input_axes, plan.delays, axes)
 
     def all_states(self, known: Sequence[tuple[str, str]]) -> list[State]:
         """Return the new states, and the states that the model had before."""
@@ -119,7 +118,7 @@ class StreamingRewriter:
     def _name_output(self, value: str) -> None:
         """Name the dynamic sizes of an output as in the inputs."""
         for axis, stated in enumerate(self.flow.shape(value) or ()):
-            is_time = self.plan.outputs.get(value) == axis
+            is_time = self.plan.output_axes.get(value) == axis
             is_one = isinstance(stated, str) and len(self.analysis.factors(value, axis)) == 1
             size = self.size_names.size(value, axis) if is_one else 0
             if is_time and self.plan.delays:  # the first chunk has fewer steps
@@ -165,7 +164,7 @@ class StreamingRewriter:
             for move in moves:
                 pads[move.axis], pads[move.axis + rank] = move.pad_begin, move.pad_end
             return pads if any(pads) else []
-        front = self.plan.dropped.get((id(op), axis))
+        front = self.plan.cut_steps.get((id(op), axis))
         found: list[int] = [] if front is None else [front, END, axis]
         for other in (item for item in range(rank) if item != axis):
             assert isinstance(call.operator, Slice)
@@ -178,20 +177,20 @@ class StreamingRewriter:
 
     def _add_cache(self, cache: Cache) -> None:
         """Prepend the last steps of a value to those of a chunk."""
-        op, port, axis, first, steps, waits, fill, is_paced = cache
+        op, port, axis, initial, steps, waits, fill, is_paced = cache
         edit = self.edit
         value, now = op.inputs[port], edit.input_of(op, port)
-        key = (now, first, steps, waits, fill, is_paced)
+        key = (now, initial, steps, waits, fill, is_paced)
         if key in self.joined:
             edit.set_input(op, port, self.joined[key])
             return
         base = name_of(op)
-        shape = self.size_names.first_shape(op, value, axis, first)
-        is_open = steps != first or is_paced
+        shape = self.size_names.first_shape(op, value, axis, initial)
+        is_open = steps != initial or is_paced
         state = new_state(edit, op, "cache", dtype_of(self.flow, op, value), shape, axis if is_open else None)
         joined = new = edit.add("Concat", [state.input, now], f"{base}/joined", before=op, axis=axis)
         if is_paced:
-            source, time = next(iter(self.plan.inputs.items()))
+            source, time = next(iter(self.plan.input_axes.items()))
             size = size_of(edit, op, self.analysis.opset, source, time)
             new = edit.add("Slice", [joined, edit.ints(0), size, edit.ints(axis)], f"{base}/now", before=op)
             bounds = [size, edit.ints(END), edit.ints(axis)]
@@ -203,14 +202,14 @@ class StreamingRewriter:
         self.joined[key] = new
         edit.set_input(op, port, new)
         start = np.full([1] * len(shape), fill) if fill else None
-        self.states.append(replace(state, steps=first if is_paced else steps, start=start))
+        self.states.append(replace(state, steps=initial if is_paced else steps, start=start))
 
     def _delay_output(self, name: str, steps: int) -> None:
         """Delay an output by a number of steps."""
         self.delayed_outputs[name] = self.edit.add("Identity", [name], f"{name}/held")
         end = self.edit.producers[self.delayed_outputs[name]]
         end.name, own = name_of(self.flow.producers[name]), end.name
-        self._add_cache(Cache(end, 0, self.plan.outputs[name], steps, steps, waits=True))
+        self._add_cache(Cache(end, 0, self.plan.output_axes[name], steps, steps, waits=True))
         end.name = own
 
     def _rename(self, name: str, delayed: str) -> None:
@@ -225,7 +224,7 @@ class StreamingRewriter:
         edit, base = self.edit, name_of(op)
         for (first, last), what in zip(recurrent(op).states, ("state", "cell"), strict=False):
             old = edit.input_of(op, first)
-            if (outside := self.analysis.unstreamed_input(old, self.plan.inputs)) is not None:
+            if (outside := self.analysis.unstreamed_input(old, self.plan.input_axes)) is not None:
                 self.parts.setdefault(outside, []).append((old, op, last))
                 continue
             input_name, output_name = (edit.fresh(f"{plain(base)}_{what}_{way}") for way in ("in", "out"))

@@ -75,7 +75,7 @@ def streaming_model(
     except BROKEN as error:
         raise source.error(f"onegru cannot follow its operators ({error})") from error
     try:
-        return replace(_edited(model, analysis, plan, graph.states, plan.inputs), steps=steps)
+        return replace(_edited(model, analysis, plan, graph.states, plan.input_axes), steps=steps)
     except SpecError:
         raise
     except BROKEN as error:
@@ -122,8 +122,8 @@ def annotated_model(source: Source, model: ModelProto, graph: Graph, found: Unch
     _name_sizes(model, {})
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     analysis = TimeAnalysis(flow, {}, model_opset(source, model))
-    made = _edited(model, analysis, StreamingPlan(), tuple(found.pairs.items()), found.time)
-    return replace(made, time=found.time, axes=found.outputs)
+    made = _edited(model, analysis, StreamingPlan(), tuple(found.pairs.items()), found.input_axes)
+    return replace(made, input_axes=found.input_axes, output_axes=found.output_axes)
 
 
 def _edited(
@@ -133,6 +133,7 @@ def _edited(
     states: Sequence[tuple[str, str]],
     time: Mapping[str, int],
 ) -> Streaming:
+    """Make the changes of a plan, and write the states to the metadata."""
     edit = Edit(analysis.flow, names_in(model))
     inputs = {value.name for value in model.graph.input}
     tensors = (tensor for tensor in model.graph.initializer if tensor.name in inputs)

@@ -88,16 +88,16 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
         ]
         found = Streaming(
             tuple(all_states[: len(made.states)]),
-            {ir.named(name): axis for name, axis in made.time.items()},
+            {ir.named(name): axis for name, axis in made.input_axes.items()},
             {ir.named(name): steps for name, steps in made.delays.items()},
-            {ir.named(name): axis for name, axis in made.axes.items()},
+            {ir.named(name): axis for name, axis in made.output_axes.items()},
         )
         shapes = ir.shapes() | {name: [*value.shape] for name, value in edit.inputs.items()}
         for (value, axis), size in edit.sizes.items():
             if (name := ir.named(value)) in shapes:
                 shapes[name][axis] = size
         initial = {state.input: state.start for state in all_states if state.start is not None}
-        edit.metadata[STREAM_KEY] = write_note(all_states, initial, found.time, found.delays, shapes)
+        edit.metadata[STREAM_KEY] = write_note(all_states, initial, found.input_axes, found.delays, shapes)
         return replace(found, model=ir.document())
     except (SpecError, FormatError):
         raise
@@ -110,5 +110,5 @@ def annotated_ir(graph: Graph, found: UnchangedCheck) -> Streaming:
     ir = _NamedIr(graph)
     shapes = ir.shapes()
     states = [State(taker, output, "", tuple(shapes[taker])) for output, taker in found.pairs.items()]
-    ir.edit.metadata[STREAM_KEY] = write_note(states, {}, found.time, {}, shapes)
-    return Streaming((), found.time, {}, found.outputs, ir.document())
+    ir.edit.metadata[STREAM_KEY] = write_note(states, {}, found.input_axes, {}, shapes)
+    return Streaming((), found.input_axes, {}, found.output_axes, ir.document())

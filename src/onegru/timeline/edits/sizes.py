@@ -84,7 +84,7 @@ class SizesRewriter:
     def _computed_size(self, op: Op, axis: int) -> str:
         """Add operators that compute a dynamic size of a Reshape's output from the sizes of inputs."""
         factors = self.size_names.sources(op.outputs[0], axis)
-        if factors is None or any(self.plan.inputs.get(name) == other for name, other in factors[1]):
+        if factors is None or any(self.plan.input_axes.get(name) == other for name, other in factors[1]):
             why = "its sizes contain a fixed number of steps, and a dynamic size that no input has"
             raise refusal_error(op, why)
         number, input_axes = factors

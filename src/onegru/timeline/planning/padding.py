@@ -68,13 +68,13 @@ class PaddingPlanner(PlannerPart):
             wait = steps
         left_pad = extent.left_pad + move.pad_begin - steps
         self.context.extents[op.outputs[move.output]] = TimeExtent(delay + wait, left_pad, right_pad + wait)
-        first, changes = steps, self.context.changes
+        initial, changes = steps, self.context.changes
         if fill is None and steps:
             changes.first_steps.append(FirstSteps(op, move.axis, 1, steps, len(changes.caches)))
-            first = 0
-        if first or wait:
+            initial = 0
+        if initial or wait:
             is_paced = cancels_delay and steps > 1
-            cache = Cache(op, index, move.axis, first, wait, wait > 0, fill or 0.0, is_paced)
+            cache = Cache(op, index, move.axis, initial, wait, wait > 0, fill or 0.0, is_paced)
             changes.caches.append(cache)
         changes.removed_padding.append((op, move.axis))
         return True
@@ -82,11 +82,11 @@ class PaddingPlanner(PlannerPart):
     def plan_window(self, op: Op, move: Move, extent: TimeExtent) -> None:
         """Plan a convolution or pooling along time, which reads earlier steps from a cache."""
         name, right_pad = op.outputs[move.output], extent.right_pad + move.pad_end
-        operator, first = operator_of(op.kind), extent.left_pad + move.pad_begin
+        operator, initial = operator_of(op.kind), extent.left_pad + move.pad_begin
         pads_with_zeros = operator.pads_with_zeros(self.analysis.call(op))
-        if operator.window == "conv" and first and not pads_with_zeros:
+        if operator.window == "conv" and initial and not pads_with_zeros:
             self.context.refuse_uncarried("pads the time axis with values other than zero")
-        later, fill = move.reach - first, 0.0
+        later, fill = move.reach - initial, 0.0
         self.context.extents[name] = TimeExtent(extent.delay + max(later, 0), max(-later, 0), right_pad)
         if later < 0 and not adds_no_bias(op, operator):
             self.context.refuse_uncarried(f"{move.message} and returns more steps than it reads")
@@ -102,7 +102,7 @@ class PaddingPlanner(PlannerPart):
             self.context.changes.removed_padding.append((op, move.axis))
         if move.reach:
             self.context.changes.caches.append(
-                Cache(op, move.input, move.axis, min(first, move.reach), move.reach, fill=fill)
+                Cache(op, move.input, move.axis, min(initial, move.reach), move.reach, fill=fill)
             )
 
     def front(self, op: Op, axis: int) -> str:

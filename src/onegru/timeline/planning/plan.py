@@ -23,13 +23,11 @@ class Cache(NamedTuple):
     op: Op  # the reader; a pooling or a convolution loses its padding along time
     port: int  # the input of the operator
     axis: int  # the time axis of the input
-    first: int  # number of steps before the first chunk
+    initial_steps: int  # number of steps before the first chunk
     steps: int  # number of steps later
-    # whether each step only waits for that many later steps, without being read with them
-    waits: bool = False
+    waits: bool = False  # whether each step only waits that many steps, without being read with them
     fill: float = 0.0  # the value of the steps before the first chunk
-    # whether each chunk returns as many steps as an input of the model has, and stores the others
-    is_paced: bool = False
+    is_paced: bool = False  # whether each chunk returns as many steps as an input, and stores the others
 
 
 class FirstSteps(NamedTuple):
@@ -46,49 +44,41 @@ class FirstSteps(NamedTuple):
 class StreamingPlan:
     """Changes to make."""
 
-    inputs: dict[str, int] = field(default_factory=dict)  # the time axis of each input with one
-    outputs: dict[str, int] = field(default_factory=dict)  # the same for outputs
-    # the delayed outputs, states included, and their delays in steps
-    delays: dict[str, int] = field(default_factory=dict)
-    # the outputs without a time axis, from the newest step
-    newest: list[str] = field(default_factory=list)
+    input_axes: dict[str, int] = field(default_factory=dict)  # the time axis of each input with one
+    output_axes: dict[str, int] = field(default_factory=dict)  # the same for outputs
+    delays: dict[str, int] = field(default_factory=dict)  # delays of outputs, states included, in steps
+    newest: list[str] = field(default_factory=list)  # outputs of the newest step, without a time axis
     recurrent: list[Op] = field(default_factory=list)  # operators whose states become inputs and outputs
-    # recurrences with lengths that are all steps of their axis
-    full_length: list[Op] = field(default_factory=list)
+    full_length: list[Op] = field(default_factory=list)  # recurrences whose lengths are all steps
     # operators with steps as rows, and their inputs that become constant zeros
     zero_states: list[tuple[Op, int]] = field(default_factory=list)
     first_steps: list[FirstSteps] = field(default_factory=list)  # the readers of a run's first steps
     caches: list[Cache] = field(default_factory=list)  # steps to prepend to chunks
-    # outputs whose steps wait, as after a shift, and for how many steps
-    waiting: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)  # steps that outputs wait, as after a shift
     # operators that lose their padding or cut along time, along these axes of their first input
     removed_padding: list[tuple[Op, int]] = field(default_factory=list)
     # Slices that still cut leading steps, after a cache: the number, by operator and axis
-    dropped: dict[tuple[int, int], int] = field(default_factory=dict)
-    # Gathers of all steps by their indices, with the axis of the indices
-    whole: list[tuple[Op, int]] = field(default_factory=list)
-    # Gathers of the last step by its index, for a fixed number of steps
-    latest: list[Op] = field(default_factory=list)
+    cut_steps: dict[tuple[int, int], int] = field(default_factory=dict)
+    whole: list[tuple[Op, int]] = field(default_factory=list)  # Gathers of all steps, and their indices' axis
+    latest: list[Op] = field(default_factory=list)  # Gathers of the last step of a fixed number, by its index
     # Reshapes whose sizes have a fixed number of steps, at these axes
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
     # sums and products from the first step on, which need the earlier result, and their axis
     accumulated: list[tuple[Op, int]] = field(default_factory=list)
-    # Ranges that number steps, and their increment
-    numbered: list[tuple[Op, int]] = field(default_factory=list)
+    numbered: list[tuple[Op, int]] = field(default_factory=list)  # Ranges of step numbers, and the increment
     # Resizes and Expands that keep time, to a constant number of steps: its index in their sizes, and the
     # axis
     resized: list[tuple[Op, int, int]] = field(default_factory=list)
     # inputs of operators that are equal for each of a fixed number of steps, and their axis
     repeated: list[tuple[Op, int, int]] = field(default_factory=list)
     refusals: list[Finding] = field(default_factory=list)  # operators that cannot be streamed
-    # those in `refusals` that remain even if the model carries steps itself
-    lasting: list[Finding] = field(default_factory=list)
+    lasting: list[Finding] = field(default_factory=list)  # those that remain if the model carries its steps
 
     def add(self, other: StreamingPlan) -> None:
         """Add the changes of an operator."""
         for own, more in zip(self._lists(), other._lists(), strict=True):
             own.extend(more)
-        self.dropped |= other.dropped
+        self.cut_steps |= other.cut_steps
         for name, steps in other.delays.items():
             self.delays[name] = max(steps, self.delays.get(name, 0))
 

@@ -76,7 +76,7 @@ class Planner(PlannerPart):
         """Return the changes."""
         context, plan = self.context, StreamingPlan()
         for name in filter(context.streamed.__contains__, self.analysis.inputs):
-            plan.inputs[name] = axis = self._only_axis(name)
+            plan.input_axes[name] = axis = self._only_axis(name)
             context.note_extent(name, TimeExtent())
             size = (self.analysis.shape(name) or ())[axis]
             if isinstance(size, int) and context.steps not in (0, size):
@@ -92,8 +92,8 @@ class Planner(PlannerPart):
         for op, changes in planned:
             if needed.intersection(op.outputs):
                 plan.add(changes)
-        for op, index, axis, *_ in plan.caches:
-            if not context.is_only_time(op.inputs[index], axis):
+        for op, port, axis, *_ in plan.caches:
+            if not context.is_only_time(op.inputs[port], axis):
                 plan.refusals.append(finding_of(op, "unknown", NOT_ONLY_TIME))
         plan.refusals, plan.lasting = (list(dict.fromkeys(found)) for found in (plan.refusals, plan.lasting))
         for name in self.flow.outputs:
@@ -130,7 +130,7 @@ class Planner(PlannerPart):
             plan.refuse(Finding("unknown", "output", name, why))
         if not axes:
             return
-        plan.outputs[name] = axes[0]
+        plan.output_axes[name] = axes[0]
         if extent is None:
             return
         if (steps := extent.steps_to_wait) > 0 and not self.context.is_only_time(name, axes[0]):
@@ -181,16 +181,16 @@ class Planner(PlannerPart):
             self.context.changes.whole.append((op, axes[1]))
             self.context.extents[op.outputs[0]] = self.context.extent(op.inputs[0])
             return
-        takes = [index for index, name in enumerate(op.inputs) if name in with_steps and timed[name]]
+        timed_ports = [index for index, name in enumerate(op.inputs) if name in with_steps and timed[name]]
         self.sizes.check_numbers(op, inputs, moves, timed)
         self.sizes.follow_indices(op, inputs)
         lost = {self.analysis.axes.find(factor) for factor in self.analysis.divided.get(id(op), ())}
         if lost & self.context.time:
             self.context.refuse("unknown", "splits the time axis into several axes")
             return
-        self._check_rule(op, moves, takes, timed)
+        self._check_rule(op, moves, timed_ports, timed)
         is_along = kind == "Concat" and self._concat_axis(op) in timed[op.outputs[0]]
-        extent = self._extent(op, moves, takes, is_along)
+        extent = self._extent(op, moves, timed_ports, is_along)
         self.context.extents.update(dict.fromkeys(outputs, extent))
         if id(op) in self.analysis.divided:
             self.sizes.plan_reshape(op, timed[op.outputs[0]], extent)
@@ -211,28 +211,28 @@ class Planner(PlannerPart):
         if recurrence is not None:
             return
         for move in moves:
-            if move.input in takes and move.axis in timed[op.inputs[move.input]]:
+            if move.input in timed_ports and move.axis in timed[op.inputs[move.input]]:
                 self._plan_move(op, move, extent)
         if any(len(timed[name]) > 1 for name in outputs):
             self.context.refuse("mixes", "combines each step of a run with every other")
 
-    def _extent(self, op: Op, moves: list[Move], takes: list[int], is_along: bool) -> TimeExtent:
+    def _extent(self, op: Op, moves: list[Move], timed_ports: list[int], is_along: bool) -> TimeExtent:
         """Return the steps of an operator's inputs, after they are aligned and delayed as needed."""
         operator = operator_of(op.kind)
         # Along any axis: a Pad with other values than zero does not return zeros.
         pads_zeros = op.kind == "Pad" and operator.pads_with_zeros(self.analysis.call(op))
         is_moved = is_along or op.kind in ("Slice", "Split") or pads_zeros
-        before = [self.context.extent(op.inputs[index]) for index in takes]
+        extents = [self.context.extent(op.inputs[index]) for index in timed_ports]
         is_ahead = any(move.pad_end > 0 for move in moves)
         if not (is_moved or operator.keeps_zeros or (adds_no_bias(op, operator) and not is_ahead)):
-            before = [self._wait_for_zeros(op, *item) for item in zip(takes, before, strict=True)]
+            extents = [self._wait_for_zeros(op, *item) for item in zip(timed_ports, extents, strict=True)]
         takes_zeros = is_moved or operator.keeps_zeros or bool(operator.window)
-        if any(item.left_pad for item in before) and (len(takes) > 1 or not takes_zeros):
+        if any(item.left_pad for item in extents) and (len(timed_ports) > 1 or not takes_zeros):
             self.context.refuse_uncarried("reads leading zeros that another operator added")
-        return self._align(op, takes, before)
+        return self._align(op, timed_ports, extents)
 
     def _check_rule(
-        self, op: Op, moves: list[Move], takes: list[int], timed: Mapping[str, list[int]]
+        self, op: Op, moves: list[Move], timed_ports: list[int], timed: Mapping[str, list[int]]
     ) -> None:
         """Check a rule that does not state the time axis, or combines one value of a run with all steps."""
         kind = op.kind
@@ -242,7 +242,7 @@ class Planner(PlannerPart):
         for output, name in enumerate(op.outputs):
             if not name or (operator_of(kind).states and output):
                 continue
-            for index in takes:
+            for index in timed_ports:
                 for axis in timed[op.inputs[index]]:
                     if not {(index, axis, None), (index, axis, output)} & stated and not (
                         operator_of(kind).window == "pool" and output
@@ -256,13 +256,13 @@ class Planner(PlannerPart):
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
         """Check an operator with separate constants for each step, such as a table of positions."""
         changes, recurrence = self.context.changes, recurrence_of(op)
-        dropped = {index for _, index in changes.zero_states}
-        dropped |= {recurrence.lengths} if recurrence is not None and changes.full_length else set()
+        removed_inputs = {index for _, index in changes.zero_states}
+        removed_inputs |= {recurrence.lengths} if recurrence is not None and changes.full_length else set()
         for move in (*self.analysis.static_moves.get(id(op), ()), *(self.analysis.moves[id(op)] or ())):
             name, output = op.inputs[move.input], op.outputs[move.output]
             if name in self.context.streamed or not output or move.to not in timed[output]:
                 continue
-            if (self.analysis.shape(name) or {move.axis: ""})[move.axis] == 1 or move.input in dropped:
+            if (self.analysis.shape(name) or {move.axis: ""})[move.axis] == 1 or move.input in removed_inputs:
                 continue
             if operator_of(op.kind).pointwise and self.sizes.is_repeated(name, move.axis):
                 changes.repeated.append((op, move.input, move.axis))
@@ -290,12 +290,12 @@ class Planner(PlannerPart):
         self.context.changes.caches.append(Cache(op, index, axis, steps, steps, waits=True))
         return extent.after_waiting(steps)
 
-    def _align(self, op: Op, takes: list[int], before: list[TimeExtent]) -> TimeExtent:
+    def _align(self, op: Op, timed_ports: list[int], extents: list[TimeExtent]) -> TimeExtent:
         """Delay the inputs that are ahead of others, and return their common extent."""
-        if not before:
+        if not extents:
             return TimeExtent()
-        latest = max(before)
-        for index, item in zip(takes, before, strict=True):
+        latest = max(extents)
+        for index, item in zip(timed_ports, extents, strict=True):
             if item.right_pad - item.delay != latest.right_pad - latest.delay:
                 self.context.refuse_uncarried("has inputs with different step counts")
             elif item.delay != latest.delay and not self.context.may_delay and latest.delay > 0:

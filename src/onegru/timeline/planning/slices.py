@@ -71,9 +71,9 @@ class SlicesPlanner(PlannerPart):
         if linear is None or not isinstance(linear[0], str):
             return None
         size = linear[0].removesuffix(f"{TIMES}-1")
-        inner = 1 if size == linear[0] else -1
+        size_sign = 1 if size == linear[0] else -1
         more = self.context.extra_steps.get(size)
-        return None if more is None else (sign * inner, sign * (inner * more + linear[1]))
+        return None if more is None else (sign * size_sign, sign * (size_sign * more + linear[1]))
 
     def ends_with_time(self, op: Op, axis: int) -> bool:
         """Whether a Slice selects the last step of any number of steps."""
@@ -120,7 +120,7 @@ class SlicesPlanner(PlannerPart):
             self.context.refuse_uncarried(f"drops the first {count(later, 'step')}: {words}")
         elif later:
             self.context.changes.caches.append(Cache(op, 0, move.axis, extent.left_pad, front))
-            self.context.changes.dropped[id(op), move.axis] = front
+            self.context.changes.cut_steps[id(op), move.axis] = front
         zeros = max(extent.left_pad - front, 0)
         delay, right_pad = extent.delay + later, extent.right_pad - back
         wait = min(-delay, -right_pad) if delay < 0 > right_pad else 0
