@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from onegru.formats.onnx.validate import ModelProto, Source, Written
 
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
-_CHECKS = 2  # number of different input sizes to compare on, if sizes are dynamic
+_MOST_CASES = 2  # number of different input sizes to compare on, if sizes are dynamic
 _INCONCLUSIVE = (
     "so the check is inconclusive; pass realistic inputs (inputs, -i), or skip the check (check=False, "
     "--no-check)"
@@ -47,11 +47,11 @@ def check_result(
     written: Written | None = None,
     runtime: str | None = None,
 ) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
-    """Compare a changed model with its source."""
+    """Raise FormatError if a changed model differs from its source; return reports on outputs, and notes."""
     if check is None:
         return (), ()
     graph = source()
-    wanted = {info.name for info in graph.outputs}
+    outputs = {info.name for info in graph.outputs}
     origins: dict[str, dict[str, str]] = {}
     changed: Source | None = None
     if written is not None and graph.file is not None:
@@ -97,7 +97,7 @@ def check_result(
         raise FormatError(f"{target}: not written: no GRU runs a step on these inputs, {_INCONCLUSIVE}")
     notes += tuple(f"GRU {name} did not run on these inputs" for name, count in steps.items() if not count)
     most = max(steps.values(), default=None)
-    return tuple(replace(report, steps=most) for report in reports if report.name in wanted), notes
+    return tuple(replace(report, steps=most) for report in reports if report.name in outputs), notes
 
 
 def _check_interface(target: Path, source: Graph, made: Graph) -> None:
@@ -170,7 +170,7 @@ def _cases(before: Model, after: Model, check: Check) -> Iterator[Drawn]:
         yield Drawn(inputs, before.run(inputs))
         return
     seen: set[str] = set()
-    first: OneGRUError | None = None
+    first_error: OneGRUError | None = None
     count = 0
     for index, sizes in enumerate(size_plans(before)):
         drawn = draw_twice(before, check.seed + index, sizes, check.dims, [after])
@@ -179,15 +179,15 @@ def _cases(before: Model, after: Model, check: Check) -> Iterator[Drawn]:
             continue
         seen.add(shapes)
         if drawn.error is not None:
-            first = first or drawn.error
+            first_error = first_error or drawn.error
             continue
         yield drawn
         count += 1
-        if count == _CHECKS:
+        if count == _MOST_CASES:
             return
     if not count:
         raise FormatError(
-            f"{before.path}: does not run on random inputs ({first}); pass inputs or dims for the check"
+            f"{before.path}: does not run on random inputs ({first_error}); pass inputs or dims for the check"
         )
 
 
@@ -223,19 +223,15 @@ class OutputCheck:
                 raise FormatError(message)
             return Comparison(name, runtime)
         rounding = None if self.check.tolerance is not None else partial(self._rounding.effect, name)
-        base = self._base(name, runtime, expected.dtype)
+        base = self._base_tolerance(name, runtime, expected.dtype)
         item = compare_scaled(expected, np.asarray(found), base, name, runtime, rounding=rounding)
         if not item.agrees:
-            hint = (
-                "; these inputs are random: pass realistic ones (inputs, -i)"
-                if self.check.inputs is None
-                else ""
-            )
+            hint = "; these inputs are random: pass realistic ones (inputs, -i)" * (self.check.inputs is None)
             raise FormatError(f"{message}{_difference_words(item, expected, found)}{hint}")
         moved = None if self.case.moved is None else self.case.moved.get(name, 0)
         return replace(item, input_dependent=moved)
 
-    def _base(self, name: str, runtime: str, dtype: np.dtype[Any]) -> float:
+    def _base_tolerance(self, name: str, runtime: str, dtype: np.dtype[Any]) -> float:
         """Return the tolerance of an output in a runtime, without the model's rounding effects."""
         own, is_whole = dtype.name, dtype.kind in "biu"
         if name in self.origins:

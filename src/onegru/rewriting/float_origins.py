@@ -29,18 +29,18 @@ _SIZE_READERS = ("Shape", "Size", "Range", "ConstantOfShape")  # operators that 
 
 def find_float_origins(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
     """Find the floating-point values before integer, boolean or rounded outputs, in both models."""
-    first, second = read_model_flow(source), read_model_flow(made)
-    if first is None or second is None:
+    before, after = read_model_flow(source), read_model_flow(made)
+    if before is None or after is None:
         return {}
     found: dict[str, dict[str, str]] = {}
     for info in source.outputs:
         if info.is_tensor and info.dtype not in ("str", "unknown"):
-            output = first.outputs[info.name]
+            output = before.outputs[info.name]
             try:
-                values = _origins_of(first.flow, output)
+                values = _origins_of(before.flow, output)
             except BROKEN:
                 continue
-            if values and output not in values and all(name in second.flow.producers for name in values):
+            if values and output not in values and all(name in after.flow.producers for name in values):
                 found[info.name] = values
     return found
 

@@ -126,7 +126,7 @@ _Done = tuple["Decomposed[ModelProto] | Decomposed[IrDocument]", list[str], tupl
 
 
 def _fuse_onnx(
-    file: Opened, target: Path | None, label: Path, wanted: Check | None, progress: Progress | None
+    file: Opened, target: Path | None, label: Path, check: Check | None, progress: Progress | None
 ) -> _Done:
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import parse_onnx, read_onnx
@@ -142,7 +142,7 @@ def _fuse_onnx(
         lambda: read_onnx(file, keep_parsed=True),
         made,
         label,
-        wanted,
+        check,
         TOLERANCE_FUSED,
         written=(result, model),
     )
@@ -152,7 +152,7 @@ def _fuse_onnx(
 
 
 def _fuse_ir(
-    file: Opened, target: Path | None, label: Path, wanted: Check | None, progress: Progress | None
+    file: Opened, target: Path | None, label: Path, check: Check | None, progress: Progress | None
 ) -> _Done:
     from onegru.formats.openvino.reader import read_ir
 
@@ -161,7 +161,7 @@ def _fuse_ir(
     if not found.fused:
         raise nothing_found(str(file), found.near_misses)
     warn_of_unread(graph)
-    outputs, notes = check_result(lambda: graph, found.model.graph(label), label, wanted, TOLERANCE_FUSED)
+    outputs, notes = check_result(lambda: graph, found.model.graph(label), label, check, TOLERANCE_FUSED)
     if target is not None:
         found.model.write(target)
     return found, list(notes), outputs

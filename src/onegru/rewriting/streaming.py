@@ -48,14 +48,14 @@ def make_chunked(
     file: Opened, graph: Graph, notes: list[str], time: Mapping[str, int] | None, forms: Forms
 ) -> Streaming:
     """Change a model to run in chunks, and add notes on it."""
-    own = check_unchanged(graph)
-    made = change_to_chunks(graph, time, forms, own)
-    if not made.states and not own.pairs:
+    unchanged = check_unchanged(graph)
+    made = change_to_chunks(graph, time, forms, unchanged)
+    if not made.states and not unchanged.pairs:
         raise SpecError(
             f"{file}: has no state to carry from one chunk to the next; it runs in chunks as it is"
         )
     if not made.states:
-        notes.append(f"its own states ({own.states}) are sufficient; the metadata now name them")
+        notes.append(f"its own states ({unchanged.states}) are sufficient; the metadata now name them")
     if made.steps:
         notes.append(
             f"the source needs {count(made.steps, 'step')} in each run, although its time axis is dynamic"
@@ -80,10 +80,8 @@ def check_chunks(
     if made.steps:
         _check_steps(whole, made, check, target)
     outputs = compare_in_chunks(whole, Model(read()), made, check, target, is_int8)
-    shapes = {info.name: info.shape for info in whole.inputs}
-    if all(
-        (shape := shapes[name]) is not None and shape[axis] == 1 for name, axis in made.input_axes.items()
-    ):
+    shapes = {info.name: info.shape or () for info in whole.inputs}
+    if all(shapes[name][axis : axis + 1] == (1,) for name, axis in made.input_axes.items()):
         words = "the source runs one step at a time, so the check does not cover states between steps"
         notes += [] if words in notes else [words]
     return outputs
@@ -142,27 +140,27 @@ def _case(whole: Model, made: Streaming, check: Check) -> Drawn:
     if check.inputs is not None:
         return Drawn(dict(check.inputs), whole.run(check.inputs))
     dims: dict[str, Any] = dict(check.dims or {})
-    open_ones = {
+    open_dims = {
         dimension_name(info, axis)
         for info in whole.inputs
         if (axis := made.input_axes.get(info.name)) is not None
         and info.shape is not None
         and not isinstance(info.shape[axis], int)
     } - dims.keys()
-    first: OneGRUError | None = None
+    first_error: OneGRUError | None = None
     starts = [state.start for state in made.states if state.start is not None]
     rows = {size for start in starts for size in start.shape[:-1] if size > 1}
     tried = ((2, 4), (1, 1), (2, 16), (2, 2), *((2, width) for width in widths(whole)))
     for steps in dict.fromkeys([made.steps or _STEPS, *_declared_steps(whole, made)]):
         for batch, other in (*tried, *((size, size) for size in rows)):
-            sizes = dims | dict.fromkeys(open_ones, steps)
+            sizes = dims | dict.fromkeys(open_dims, steps)
             drawn = draw_twice(whole, check.seed, (steps, batch, other), sizes)
             if drawn.error is None:
                 return drawn
-            first = first or drawn.error
-    how = ", ".join(f"--dim {name}=N" for name in sorted(open_ones))
-    hint = f"; if the number of steps is fixed, pass it (dims, {how})" if open_ones else ""
-    raise FormatError(f"{first}; the target cannot be checked, and is not written{hint}")
+            first_error = first_error or drawn.error
+    how = ", ".join(f"--dim {name}=N" for name in sorted(open_dims))
+    hint = f"; if the number of steps is fixed, pass it (dims, {how})" if open_dims else ""
+    raise FormatError(f"{first_error}; the target cannot be checked, and is not written{hint}")
 
 
 def _declared_steps(whole: Model, made: Streaming) -> list[int]:

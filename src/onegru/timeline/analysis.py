@@ -45,8 +45,7 @@ class TimeAnalysis:
         self.moves: dict[int, list[Move] | None] = {}  # by the operator's id; None if it has no rule
         self.static_moves: dict[int, list[Move]] = {}  # of inputs that do not depend on the model's inputs
         self.measured_sizes: dict[str, MeasuredSize] = {}  # by name
-        # Names of sizes that are computed in an unknown way, and the measured sizes that they depend on.
-        self.derived_sizes: dict[str, frozenset[str]] = {}
+        self.derived_sizes: dict[str, frozenset[str]] = {}  # computed sizes, and the measured ones in them
         self.integers_of: dict[str, tuple[Size, ...]] = {}  # the elements of each value of such sizes
         self.range_counts: dict[int, tuple[str, int]] = {}  # as from `_range_count`; by the Range's id
         self.divided: dict[int, set[int]] = {}  # factors that each followed Reshape divides, perhaps none
@@ -54,7 +53,7 @@ class TimeAnalysis:
         self.dynamic = set(self.inputs)  # values that depend on inputs
         self.from_states = {name: frozenset({name}) for name in states}  # the states in each value
         # The next states that depend on each value.
-        self.leads_to: dict[str, frozenset[str]] = {name: frozenset({name}) for name in states.values()}
+        self.to_states: dict[str, frozenset[str]] = {name: frozenset({name}) for name in states.values()}
         for op in flow.ops:
             dynamic_inputs = [name for name in op.reads() if name in self.dynamic]
             if dynamic_inputs:
@@ -63,9 +62,9 @@ class TimeAnalysis:
                 if made_of and op.kind not in ("Shape", "Size"):
                     self.from_states.update({name: made_of for name in op.outputs if name})
         for op in reversed(flow.ops):
-            ends = _NONE.union(*(self.leads_to.get(name, _NONE) for name in op.outputs))
+            ends = _NONE.union(*(self.to_states.get(name, _NONE) for name in op.outputs))
             for name in op.reads() if ends else ():
-                self.leads_to[name] = self.leads_to.get(name, _NONE) | ends
+                self.to_states[name] = self.to_states.get(name, _NONE) | ends
         for name in self.inputs:
             shape = flow.shape(name)
             self.axes_of[name] = None if shape is None else tuple(map(self.axes.new, shape))
@@ -286,7 +285,7 @@ class TimeAnalysis:
         """Whether the states of a recurrence are states of the stream."""
         return all(
             any(
-                self.states[state] in self.leads_to.get(op.output(last), _NONE)
+                self.states[state] in self.to_states.get(op.output(last), _NONE)
                 for state in self.from_states.get(op.input(first), _NONE)
             )
             for first, last in operator_of(op.kind).states

@@ -271,7 +271,7 @@ class LossFinder:
     def _is_kept(self, joined: str, axis: int, count: int, state: str) -> bool:
         """Whether the last steps of a value become a state's next value."""
         if self.is_single_step:
-            return state in self.analysis.leads_to.get(joined, _NONE)
+            return state in self.analysis.to_states.get(joined, _NONE)
         copies = moved_to(self.flow, joined, ("Identity", "Cast"))
         return any(
             op.kind == "Slice"

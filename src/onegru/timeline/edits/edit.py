@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,14 @@ class Streaming:
     steps: int = 0  # fixed steps in each run of a source with a dynamic size; 0: any number
 
 
+class InitialState(NamedTuple):
+    """Part of an input from which a recurrence starts."""
+
+    value: str
+    op: Op  # the recurrence
+    last: int  # its output with the last state
+
+
 class StreamingRewriter:
     """Rewriter that stages the changes of a plan."""
 
@@ -50,7 +58,7 @@ class StreamingRewriter:
         self.size_names = SizeNames(analysis)
         self.states: list[State] = []
         self.joined: dict[tuple[str, int, int, bool, float, bool], str] = {}
-        self.parts: dict[str, list[tuple[str, Op, int]]] = {}
+        self.initial_states: dict[str, list[InitialState]] = {}  # by input
         self.delayed_outputs: dict[str, str] = {}
 
     def edited(self) -> Streaming:
@@ -92,8 +100,8 @@ class StreamingRewriter:
             self._delay_output(name, steps)
         for op in plan.recurrent:
             self._open_states(op)
-        for name, parts in self.parts.items():
-            self._join_states(name, parts)
+        for name, initial_states in self.initial_states.items():
+            self._join_states(name, initial_states)
         for name, delayed in self.delayed_outputs.items():
             self._rename(name, delayed)
         for name, axis in plan.input_axes.items():
@@ -108,12 +116,9 @@ class StreamingRewriter:
 
     def all_states(self, known: Sequence[tuple[str, str]]) -> list[State]:
         """Return the new states, and the states that the model had before."""
-        new = {item.input for item in self.states}
-        old = [(taker, output) for output, taker in known if taker not in new]
-        return [
-            *self.states,
-            *(State(taker, output, "", self.size_names.declared(taker)) for taker, output in old),
-        ]
+        new, declared = {item.input for item in self.states}, self.size_names.declared
+        old = [State(taker, output, "", declared(taker)) for output, taker in known if taker not in new]
+        return [*self.states, *old]
 
     def _name_output(self, value: str) -> None:
         """Name the dynamic sizes of an output as in the inputs."""
@@ -208,6 +213,7 @@ class StreamingRewriter:
         """Delay an output by a number of steps."""
         self.delayed_outputs[name] = self.edit.add("Identity", [name], f"{name}/held")
         end = self.edit.producers[self.delayed_outputs[name]]
+        # The cache gets the name of the operator that computes the output.
         end.name, own = name_of(self.flow.producers[name]), end.name
         self._add_cache(Cache(end, 0, self.plan.output_axes[name], steps, steps, waits=True))
         end.name = own
@@ -225,7 +231,7 @@ class StreamingRewriter:
         for (first, last), what in zip(recurrent(op).states, ("state", "cell"), strict=False):
             old = edit.input_of(op, first)
             if (outside := self.analysis.unstreamed_input(old, self.plan.input_axes)) is not None:
-                self.parts.setdefault(outside, []).append((old, op, last))
+                self.initial_states.setdefault(outside, []).append(InitialState(old, op, last))
                 continue
             input_name, output_name = (edit.fresh(f"{plain(base)}_{what}_{way}") for way in ("in", "out"))
             before, rows, after = self._state_shape(op)
@@ -255,10 +261,10 @@ class StreamingRewriter:
                 start = start.reshape(*before, *[1] * (len(rows) - 1), -1, *after) if start.any() else None
             self.states.append(State(input_name, output_name, base, shape, start=start))
 
-    def _join_states(self, name: str, parts: list[tuple[str, Op, int]]) -> None:
+    def _join_states(self, name: str, parts: list[InitialState]) -> None:
         """Return the last states of recurrences that start from parts of an input."""
-        op, edit, shape = parts[0][1], self.edit, self.flow.shape(name) or ()
-        starts = [start for start, *_ in parts]
+        op, edit, shape = parts[0].op, self.edit, self.flow.shape(name) or ()
+        starts = [part.value for part in parts]
         few, more = (_joins(self.flow, name, starts, size) for size in (2, 3))
         ways = [way for way in few if way in more]
         sizes = [size if isinstance(size, int) else -1 for size in shape]
@@ -301,13 +307,13 @@ class StreamingRewriter:
         return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
 
 
-def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_only_initial: bool) -> SpecError:
+def _not_joined(name: str, parts: Sequence[InitialState], is_only_initial: bool) -> SpecError:
     """Return the error for states that are not exactly the parts of an input."""
-    labels = ", ".join(dict.fromkeys(repr(name_of(one)) for _, one, _ in parts))
+    labels = ", ".join(dict.fromkeys(repr(name_of(part.op)) for part in parts))
     why = "each must start from its own part, and all parts must be used"
     if not is_only_initial:
         why = "no other operator may use it"
-    return refusal_error(parts[0][1], f"input {name!r} is the initial state of {labels}; {why}")
+    return refusal_error(parts[0].op, f"input {name!r} is the initial state of {labels}; {why}")
 
 
 def _joins(

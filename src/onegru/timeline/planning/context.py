@@ -85,13 +85,10 @@ class PlanContext:
 
     def is_time_first(self, name: str, axis: int) -> bool:
         """Whether an axis has all elements of a step before those of the next step."""
-        factors = self.analysis.axes.flat((self.analysis.axes_of[name] or ())[axis])
-        large = [
-            item
-            for item in factors
-            if self.analysis.axes.find(item) in self.time or self.analysis.axes.sizes_of(item)[0] != 1
-        ]
-        return self.analysis.axes.find(large[0]) in self.time
+        axes = self.analysis.axes
+        factors = axes.flat((self.analysis.axes_of[name] or ())[axis])
+        large = [item for item in factors if axes.find(item) in self.time or axes.sizes_of(item)[0] != 1]
+        return axes.find(large[0]) in self.time
 
     def sizes_in(self, name: str) -> tuple[Size, ...] | None:
         """Return the sizes as in the analysis; None if they depend on the step count in an unknown way."""

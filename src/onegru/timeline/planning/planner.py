@@ -189,8 +189,8 @@ class Planner(PlannerPart):
             self.context.refuse("unknown", "splits the time axis into several axes")
             return
         self._check_rule(op, moves, timed_ports, timed)
-        is_along = kind == "Concat" and self._concat_axis(op) in timed[op.outputs[0]]
-        extent = self._extent(op, moves, timed_ports, is_along)
+        joins_steps = kind == "Concat" and self._concat_axis(op) in timed[op.outputs[0]]
+        extent = self._extent(op, moves, timed_ports, joins_steps)
         self.context.extents.update(dict.fromkeys(outputs, extent))
         if id(op) in self.analysis.divided:
             self.sizes.plan_reshape(op, timed[op.outputs[0]], extent)
@@ -200,7 +200,7 @@ class Planner(PlannerPart):
         if kind in ("Expand", "Resize"):
             self.sizes.check_expand(op, timed, extent)
         self.context.newest.update(name for name in outputs if not timed[name])
-        if is_along:
+        if joins_steps:
             self.padding.plan_concat(op, self._concat_axis(op), extent)
             return
         if kind == "Flatten":
@@ -216,12 +216,12 @@ class Planner(PlannerPart):
         if any(len(timed[name]) > 1 for name in outputs):
             self.context.refuse("mixes", "combines each step of a run with every other")
 
-    def _extent(self, op: Op, moves: list[Move], timed_ports: list[int], is_along: bool) -> TimeExtent:
+    def _extent(self, op: Op, moves: list[Move], timed_ports: list[int], joins_steps: bool) -> TimeExtent:
         """Return the steps of an operator's inputs, after they are aligned and delayed as needed."""
         operator = operator_of(op.kind)
         # Along any axis: a Pad with other values than zero does not return zeros.
         pads_zeros = op.kind == "Pad" and operator.pads_with_zeros(self.analysis.call(op))
-        is_moved = is_along or op.kind in ("Slice", "Split") or pads_zeros
+        is_moved = joins_steps or op.kind in ("Slice", "Split") or pads_zeros
         extents = [self.context.extent(op.inputs[index]) for index in timed_ports]
         is_ahead = any(move.pad_end > 0 for move in moves)
         if not (is_moved or operator.keeps_zeros or (adds_no_bias(op, operator) and not is_ahead)):
@@ -248,9 +248,9 @@ class Planner(PlannerPart):
                         operator_of(kind).window == "pool" and output
                     ):
                         self.context.refuse("unknown", UNKNOWN)
-        has_own_words = operator_of(kind).states and time_axis(op) in timed[op.inputs[0]]  # an initial state
+        runs_along_time = operator_of(kind).states and time_axis(op) in timed[op.inputs[0]]  # checked later
         is_timed = any(timed[name] for name in op.outputs if name)
-        if is_timed and not has_own_words and not self.context.newest.isdisjoint(op.reads()):
+        if is_timed and not runs_along_time and not self.context.newest.isdisjoint(op.reads()):
             self.context.refuse("mixes", ONE_FOR_ALL)
 
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
