@@ -44,10 +44,10 @@ class TimeAnalysis:
         self.axes_of: dict[str, tuple[Axis, ...] | None] = {}  # of each value; None for an unknown rank
         self.moves: dict[int, list[Move] | None] = {}  # by the operator's id; None if it has no rule
         self.static_moves: dict[int, list[Move]] = {}  # of inputs that do not depend on the model's inputs
-        self.measured_sizes: dict[str, MeasuredSize] = {}  # by name
+        self.measured_sizes: dict[str, MeasuredSize] = {}  # by their new names
         self.derived_sizes: dict[str, frozenset[str]] = {}  # computed sizes, and the measured ones in them
         self.integers_of: dict[str, tuple[Size, ...]] = {}  # the elements of each value of such sizes
-        self.range_counts: dict[int, tuple[str, int]] = {}  # as from `_range_count`; by the Range's id
+        self.range_counts: dict[int, tuple[str, int]] = {}  # the end and the increment of a Range, by its id
         self.divided: dict[int, set[int]] = {}  # factors that each followed Reshape divides, perhaps none
         self.inputs = [name for name in flow.inputs if not flow.holds(name)]
         self.dynamic = set(self.inputs)  # values that depend on inputs
@@ -213,6 +213,7 @@ class TimeAnalysis:
         self.axes_of[op.outputs[0]] = tuple(found)
 
     def _output_axes(self, op: Op, output: int, moves: list[Move] | None) -> tuple[Axis, ...] | None:
+        """Return the axes of an output, as the inputs' axes move to it."""
         shape = self.flow.shape(op.outputs[output])
         if moves is None:  # the operator may keep the axes
             source = next((name for name in op.inputs if name in self.dynamic), "")
@@ -259,6 +260,7 @@ class TimeAnalysis:
         )
 
     def _regroup_axes(self, op: Op, call: Call) -> list[Move] | None:
+        """Find the axes of the output of a Reshape or Flatten; it has no moves."""
         axes, before = self.axes_of.get(op.inputs[0]), call.shapes[0]
         after = self.flow.shape(op.outputs[0])
         if axes is None or before is None:

@@ -46,31 +46,31 @@ class LossFinder:
 
     def findings(self) -> list[Finding]:
         """Return the operators that compute other results in chunks than in one run."""
-        found = [] if self.is_single_step else list(dict.fromkeys(self._state_faults()))
+        state_faults = [] if self.is_single_step else list(dict.fromkeys(self._state_faults()))
         if not self.time:
             why = "starts over in each run if it runs along time, which is unknown"
-            return found + [
+            return state_faults + [
                 finding_of(op, "unknown", why) for op in self.analysis.recurrent if id(op) not in self.carried
             ]
         planned = [] if self.is_single_step else self._planned()
         needed, judged = self.analysis.needed(self.analysis.recurrent), list[Finding]()
         for op in self.analysis.ops:
-            hazards = [hazard for hazard in self._judge(op) if not self._keeps_step(op, hazard[0])]
-            if hazards and needed.intersection(op.outputs):
-                judged.append(finding_of(op, *hazards[0]))
+            faults = [(hazard, why) for hazard, why in self._judge(op) if not self._keeps_step(op, hazard)]
+            if faults and needed.intersection(op.outputs):
+                judged.append(finding_of(op, *faults[0]))
         for name in self.flow.outputs:
             is_new = name not in self.analysis.states.values() and not self._has_one_step(name)
             if self.previous_steps.get(name) and is_new:
                 why = f"outputs {self.previous_steps[name]} steps of the previous run again"
                 judged.append(Finding("unknown", "output", name, why))
-        if not found and not judged:
+        if not state_faults and not judged:
             counted = [op for op, _ in (*self.plan.accumulated, *self.plan.numbered)]
             return planned + [finding_of(op, "remembers", "counts from the first step") for op in counted]
         # Once an operator has lost steps, the effect of later ones may be unknown.
         named = {item.subject for item in judged}
         judged += [item for item in planned if item.message != UNKNOWN and item.subject not in named]
         order = {finding_of(op, "unknown", "").subject: number for number, op in enumerate(self.analysis.ops)}
-        return found + sorted(judged, key=lambda item: order.get(item.subject, len(order)))
+        return state_faults + sorted(judged, key=lambda item: order.get(item.subject, len(order)))
 
     def _planned(self) -> list[Finding]:
         """Return the operators that the streaming plan rejects, except for steps that the model can carry."""

@@ -28,7 +28,7 @@ class PlanContext:
         self.time, self.only_time = analysis.axes.time_factors(time)
         self.may_delay = may_delay  # whether outputs may be delayed
         self.may_cancel = may_cancel  # whether known leading steps may make up for a delay
-        self.extents: dict[str, TimeExtent] = {}
+        self.extents: dict[str, TimeExtent] = {}  # the steps of each value
         self.extra_steps: dict[Size, int] = {}  # steps of a size's time axis beyond the input's, by its name
         self.steps = 0  # fixed steps of every run; 0: any number
         # Values that differ from chunk to chunk: inputs with a time axis, and all that depends on them.
@@ -40,7 +40,7 @@ class PlanContext:
         self.counting: set[str] = set()  # values that depend on the number of steps in a run
         # Recurrences whose states are already inputs and outputs, by id.
         self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}
-        self.changes = StreamingPlan()  # of the current operator
+        self.changes = StreamingPlan()  # of the current operator, `op`
 
     def begin(self, op: Op) -> None:
         """Start with another operator."""

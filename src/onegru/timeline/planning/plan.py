@@ -66,8 +66,7 @@ class StreamingPlan:
     # sums and products from the first step on, which need the earlier result, and their axis
     accumulated: list[tuple[Op, int]] = field(default_factory=list)
     numbered: list[tuple[Op, int]] = field(default_factory=list)  # Ranges of step numbers, and the increment
-    # Resizes and Expands that keep time, to a constant number of steps: its index in their sizes, and the
-    # axis
+    # Resizes and Expands that keep time, to a constant number of steps: its index in their sizes, its axis
     resized: list[tuple[Op, int, int]] = field(default_factory=list)
     # inputs of operators that are equal for each of a fixed number of steps, and their axis
     repeated: list[tuple[Op, int, int]] = field(default_factory=list)

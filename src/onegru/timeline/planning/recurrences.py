@@ -27,10 +27,8 @@ class RecurrencesPlanner(PlannerPart):
                 self.context.refuse(move.hazard, move.message)
                 return
         if axis not in timed[sequence]:  # along another axis, such as the bands of a frame
-            if (
-                lengths
-                and self.flow.fill_value(lengths) == (self.analysis.shape(sequence) or {axis: ""})[axis]
-            ):
+            sizes = self.analysis.shape(sequence) or {axis: ""}
+            if lengths and self.flow.fill_value(lengths) == sizes[axis]:
                 self.context.changes.full_length.append(op)
             elif lengths in self.context.counting:
                 self.context.refuse("mixes", COUNTS)

@@ -20,30 +20,30 @@ class SizesPlanner(PlannerPart):
     def count_steps(self, op: Op, inputs: list[str]) -> None:
         """Record outputs that depend on the number of steps, for an operator without streamed inputs."""
         outputs, counting = [name for name in op.outputs if name], self.context.counting
-        counts = counting.intersection(inputs)
+        counted = counting.intersection(inputs)
         if op.kind in ("Shape", "Size"):
-            counts |= self.context.streamed.intersection(inputs)
-        if not counts:
+            counted |= self.context.streamed.intersection(inputs)
+        if not counted:
             return
         sizes = self.context.sizes_in(op.outputs[0])
         is_followed = op.kind == "Shape" or all(
-            map(self.context.steps_in, map(self.context.sizes_in, counts))
+            map(self.context.steps_in, map(self.context.sizes_in, counted))
         )
         if (
             sizes is not None
             and is_followed
-            and (op.kind != "Shape" or inputs[0] in self.analysis.integers_of or not counts & counting)
+            and (op.kind != "Shape" or inputs[0] in self.analysis.integers_of or not counted & counting)
         ):
             counting.update(outputs if self.context.steps_in(sizes) else ())
-        elif (is_filled := self._is_filled(op)) or self._is_numbered(op):
+        elif (is_filled := self._plan_fill(op)) or self._plan_range(op):
             self.context.streamed.update(outputs)
             self.context.generated.update(outputs)
             self.context.step_indices.update(() if is_filled else outputs)
         else:
             counting.update(outputs)
 
-    def _is_filled(self, op: Op) -> bool:
-        """Whether an operator repeats its input for each step, as many times as another value has steps."""
+    def _plan_fill(self, op: Op) -> bool:
+        """Plan an operator that repeats its input for each step of another value; return whether it does."""
         shape_input = operator_of(op.kind).shape_input
         if shape_input is None or self.analysis.moves[id(op)] is None:
             return False
@@ -63,8 +63,8 @@ class SizesPlanner(PlannerPart):
         self.context.extents[name] = extent.after_waiting(extent.left_pad)
         return len(self.context.timed(name)) == 1
 
-    def _is_numbered(self, op: Op) -> bool:
-        """Whether an operator numbers steps, which continue from the last chunk."""
+    def _plan_range(self, op: Op) -> bool:
+        """Plan a Range that numbers steps, and continues from the last chunk; return whether it does."""
         size, step = self.analysis.range_counts.get(id(op), ("", 0))
         steps = self.context.steps_in((size,))
         is_open = not self.context.steps and self.context.counting.isdisjoint(op.inputs[::2])
@@ -80,14 +80,15 @@ class SizesPlanner(PlannerPart):
         """Record values that are computed from constants and step indices, which only apply to one chunk."""
         if self.context.generated.isdisjoint(inputs):
             return
-        sizes, counts = operator_of(op.kind).size_inputs, not self.context.step_indices.isdisjoint(inputs)
+        sizes = operator_of(op.kind).size_inputs
+        reads_indices = not self.context.step_indices.isdisjoint(inputs)
         others = {name for index, name in enumerate(op.inputs) if index not in sizes} - self.context.generated
         others = {name for name in others & self.analysis.dynamic if self.context.sizes_in(name) is None}
         if not others:
             self.context.generated.update(filter(None, op.outputs))
-            if counts or operator_of(op.kind).start_value is not None:
+            if reads_indices or operator_of(op.kind).start_value is not None:
                 self.context.step_indices.update(filter(None, op.outputs))
-        elif counts and not others <= self.context.streamed:
+        elif reads_indices and not others <= self.context.streamed:
             self.context.refuse(
                 "mixes", "combines the step index with an input that has no time axis, such as lengths"
             )
@@ -99,9 +100,9 @@ class SizesPlanner(PlannerPart):
         kind, indices, recurrence = op.kind, operator_of(op.kind).size_inputs, recurrence_of(op)
         if recurrence is not None:  # its initial state and lengths are checked there
             indices = (recurrence.lengths, *(first for first, _ in recurrence.states))
-        named = {name for index, name in enumerate(op.inputs) if index not in indices}
-        named |= {*op.reads()}.difference(op.inputs)
-        if not self.context.counting.isdisjoint(named.intersection(inputs)):
+        data = {name for index, name in enumerate(op.inputs) if index not in indices}
+        data |= {*op.reads()}.difference(op.inputs)
+        if not self.context.counting.isdisjoint(data.intersection(inputs)):
             self.context.refuse("mixes", COUNTS)
         for index in indices if recurrence is None else ():
             name = op.input(index)
