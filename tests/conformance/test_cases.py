@@ -113,6 +113,7 @@ def test_cases_and_inputs_are_the_same_everywhere() -> None:
 def test_inputs_are_the_same_each_time() -> None:
     first = CASES[40]
     again = Case(first.operator, first.choices)
+    assert repr(again) == f"Case({first.name!r})"
     for name, array in first.inputs.items():
         np.testing.assert_array_equal(array, again.inputs[name])
     assert {array.tobytes() for array in CASES[41].inputs.values()}.isdisjoint(

@@ -43,6 +43,9 @@ class Case:
     operator: OpSchema
     choices: Mapping[str, str]  # the unusual levels, by factor
 
+    def __repr__(self) -> str:
+        return f"Case({self.name!r})"
+
     def level(self, factor: str) -> str:
         """Return the level of a factor, or an empty string."""
         known = factors_of(self.operator).get(factor) or AROUND.get(factor)

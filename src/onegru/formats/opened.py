@@ -257,16 +257,16 @@ def _read(path: Path, version: tuple[int, ...]) -> Opened:
     """Open a file, with its whole content if its reader needs it."""
     with path.open("rb") as file:
         start = file.read(_START)
-        kind = kind_of_start(start, version[-1]) if start else Kind.EMPTY
-        if kind is Kind.ZIP:
-            kind = _kind_of_zip(path)
-        reader = _kind_of_name(path, kind)
+        detected = kind_of_start(start, version[-1]) if start else Kind.EMPTY
+        if detected is Kind.ZIP:
+            detected = _kind_of_zip(path)
+        kind = _kind_of_name(path, detected)
         # A sparse file would need memory for all its bytes, too.
-        if reader in (Kind.ONNX, Kind.TFLITE) and version[-1] >= _ONNX_LIMIT:
-            raise FormatError(f"{path}: {version[-1]} bytes; {reader.words} must have less than 2 GiB")
-        data = start + file.read() if reader.holds == "model" else b""
-    weights = _weights(path.with_suffix(".bin")) if reader is Kind.OPENVINO else None
-    return Opened(path, reader, kind, version, data, weights)
+        if kind in (Kind.ONNX, Kind.TFLITE) and version[-1] >= _ONNX_LIMIT:
+            raise FormatError(f"{path}: {version[-1]} bytes; {kind.words} must have less than 2 GiB")
+        data = start + file.read() if kind.holds == "model" else b""
+    weights = _weights(path.with_suffix(".bin")) if kind is Kind.OPENVINO else None
+    return Opened(path, kind, detected, version, data, weights)
 
 
 def _weights(path: Path) -> Array | FormatError | OSError:

@@ -60,14 +60,14 @@ class Ragged:
     lengths: Array  # [rows], the number of steps of each row
 
 
-def check_columns(fields: Sequence[Field], lengths: str | None, schema: pa.Schema) -> None:
-    """Raise SpecError unless a table has a fitting column for each field, and none named `lengths`."""
+def check_columns(fields: Sequence[Field], reserved: str | None, schema: pa.Schema) -> None:
+    """Raise SpecError unless a table has a fitting column for each field, and none named `reserved`."""
     for field in fields:
         _check_column(field, schema)
-    is_read = any(field.column == lengths for field in fields)
-    if lengths is not None and lengths in schema.names and not is_read:
+    is_read = any(field.column == reserved for field in fields)
+    if reserved is not None and reserved in schema.names and not is_read:
         why = "a column has the name of the model's input for lengths, which onegru fills itself"
-        raise SpecError(f"{lengths!r}: {why}; to use it, name it (inputs, --column {lengths}={lengths})")
+        raise SpecError(f"{reserved!r}: {why}; to use it, name it (inputs, --column {reserved}={reserved})")
 
 
 def _check_column(field: Field, schema: pa.Schema) -> None:

@@ -64,12 +64,10 @@ def read_samples(
     else:
         feeds = LayersProgram(source, columns, None)
     paths = find_files([files] if isinstance(files, str | os.PathLike) else files, None)
-    lengths_input = feeds.lengths if isinstance(feeds, ModelInputs) else None
-    name = None if lengths_input is None else lengths_input.name
     found: list[dict[str, Any]] = []
     for path in paths:
         left = rows - len(found)
-        for arrays, lengths in _rows(path, feeds.fields, name, left) if left else ():
+        for arrays, lengths in _rows(path, feeds.fields, feeds.lengths_input, left) if left else ():
             found.append(feeds.fed(arrays, lengths))
     if not found:
         raise FormatError(f"{', '.join(map(str, paths))}: no rows; must have at least one")

@@ -217,7 +217,7 @@ class Scorer:
                 self._nodes,
                 self._axes,
                 self._pad,
-                self._batch or STEPS,
+                self._batch or STEPS,  # a batch has no more rows than steps
                 self._options,
             )
         return self._program
@@ -232,7 +232,7 @@ class Scorer:
         Raises:
             SpecError: a column is missing, duplicated, or has an unsuitable type.
         """
-        check_columns(self.program.fields, self.program.lengths, schema)
+        check_columns(self.program.fields, self.program.lengths_input, schema)
         fields: list[pa.Field] = []
         for name in self._keep:
             indices = schema.get_all_field_indices(name)

@@ -59,7 +59,7 @@ def _of_onnx(graph: Graph, outline: Outline) -> ModelFlow:
 def _of_ir(graph: Graph, outline: Outline) -> ModelFlow:
     from onegru.formats.openvino.constants import Constants
     from onegru.formats.openvino.fields import AttributeParser
-    from onegru.formats.openvino.flow import IrReader
+    from onegru.formats.openvino.flow import IrGraphReader
     from onegru.formats.openvino.reader import root_of
     from onegru.formats.openvino.xml import parse_net
 
@@ -67,9 +67,9 @@ def _of_ir(graph: Graph, outline: Outline) -> ModelFlow:
     assert outline.weights is not None
     parser = AttributeParser(path)
     root = root_of(graph)
-    read = IrReader(parser, Constants(parser, outline.weights)).read(parse_net(path, root), root)
+    read = IrGraphReader(parser, Constants(parser, outline.weights)).read(parse_net(path, root), root)
     drop_guards(read.flow)
-    names = {f"{layer}:{port}": name for name, (layer, port) in read.native.items()}
+    names = {f"{layer}:{port}": name for name, (layer, port) in read.ports.items()}
     inputs = {info.name: names[info.value] for info in graph.inputs}
     outputs = {info.name: names[info.value] for info in graph.outputs}
     return ModelFlow(read.flow, IR_OPSET, inputs, outputs)

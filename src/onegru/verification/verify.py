@@ -11,13 +11,13 @@ from onegru.core.arguments import check_function, file_path, number, shown
 from onegru.core.compare import INCONCLUSIVE, why_inconclusive
 from onegru.core.errors import FormatError, SpecError
 from onegru.formats.graph import by_name
-from onegru.formats.opened import Kind, open_model
+from onegru.formats.opened import Kind, Opened, open_model
 from onegru.models.inputs.random import Drawn, check_random_inputs, count_moved, pick_inputs
 from onegru.models.inputs.sizes import Dims
 from onegru.models.load import load
 from onegru.models.model import Model
 from onegru.models.stream import first_states
-from onegru.peers.base import ModelUnderTest
+from onegru.peers.base import ModelUnderTest, Runtime
 from onegru.peers.registry import chosen_runtimes
 from onegru.timeline.unread import warn_of_unread
 from onegru.verification.compare_models import compare_with
@@ -89,10 +89,7 @@ def verify(
     if file is None or not file.path.is_file():
         raise SpecError.of("model", f"{model.path}; must come from a file, which other runtimes read")
     warn_of_unread(model.graph)
-    is_ir = file.kind is Kind.OPENVINO
-    for runtime in chosen if runtimes and is_ir else ():  # the runtimes that the caller named
-        if reason := runtime.refuses(ModelUnderTest(model.path, None, {})):
-            raise SpecError.of("runtimes", f"{runtime.name} {reason}; {model.path} is not one")
+    must_read(file, chosen if runtimes else ())
     drawn: Collection[str] = ()
     if inputs is None:
         inputs = pick_inputs(model, {}, seed, dims or {})[0]
@@ -112,6 +109,13 @@ def verify(
     if found.agrees and found.steps == 0:
         raise FormatError(f"{model.path}: no GRU runs a step, {INCONCLUSIVE}; pass other inputs (inputs, -i)")
     return replace(found, input_dependent=must_move(model, inputs, drawn, seed))
+
+
+def must_read(file: Opened, runtimes: Sequence[Runtime]) -> None:
+    """Raise SpecError if one of the runtimes, which the caller named, does not read a file."""
+    for runtime in runtimes if file.kind is Kind.OPENVINO else ():
+        if reason := runtime.refuses(ModelUnderTest(str(file), None, {})):
+            raise SpecError.of("runtimes", f"{runtime.name} {reason}; {file} is not one")
 
 
 def must_move(model: Model, inputs: Mapping[str, Any], drawn: Collection[str], seed: int) -> int | None:

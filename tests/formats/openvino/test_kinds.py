@@ -18,7 +18,7 @@ from onegru.dataflow.operator import Op
 from onegru.formats.opened import open_model
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import AttributeParser
-from onegru.formats.openvino.flow import IrReader
+from onegru.formats.openvino.flow import IrGraphReader
 from onegru.formats.openvino.kinds import UNARY, layer_of
 from onegru.formats.openvino.states import ir_of
 from onegru.formats.openvino.xml import parse_net
@@ -105,7 +105,7 @@ def folded(path: Path) -> tuple[Array | None, str]:
     file = open_model("path", path)
     assert file.weights is not None
     words, root = AttributeParser(path), ir_of(file)[0]
-    graph = IrReader(words, Constants(words, file.weights)).read(parse_net(path, root), root)
+    graph = IrGraphReader(words, Constants(words, file.weights)).read(parse_net(path, root), root)
     (name,) = graph.flow.outputs
     op = graph.flow.producer(name)
     return graph.flow.constant(name), "" if op is None else op.kind

@@ -19,7 +19,7 @@ from onegru.cli.tables import Run, show_comparisons
 from onegru.core.compare import compared_words, merged
 from onegru.core.wording import count
 from onegru.formats.opened import open_model
-from onegru.peers.registry import RUNTIMES
+from onegru.peers.registry import RUNTIMES, chosen_runtimes
 from onegru.verification.results import Fault, LayerResult, ReferenceComparison, RuntimeResult, Verification
 
 VerifySeed = Annotated[
@@ -84,10 +84,13 @@ def verify_command(
 
     Example: onegru verify model.onnx --dim batch=2 --against checkpoint.pt
     """
-    from onegru.verification.verify import must_move  # slow import
+    from onegru.verification.verify import must_move, must_read  # slow import
 
+    chosen = chosen_runtimes(runtimes or (), precision)
     with ProgressBar(f"loading {model.name}"):
-        loaded = onegru.load(open_model("path", model))
+        file = open_model("path", model)
+        must_read(file, chosen if runtimes else ())
+        loaded = onegru.load(file)
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), ProgressBar(f"verifying {model.name}") as watch:
         found = onegru.verify(

@@ -20,7 +20,8 @@ from onegru.formats.openvino.translation import LayerTranslation
 from onegru.formats.openvino.xml import PORTS, IrPort, Layer, Net, inner_layers, parse_layers
 
 _LOOPS = ("TensorIterator", "Loop")
-_NO_OPERATORS = ("Parameter", "Const", "Result")
+#: The layers that are inputs, constants and outputs of a flow, not operators.
+NO_OPERATORS = ("Parameter", "Const", "Result")
 
 
 @dataclass(eq=False, slots=True)
@@ -30,22 +31,22 @@ class IrGraph:
     element: ET.Element  # its XML element
     net: Net  # its layers and edges
     flow: Flow  # its flow
-    # the layer and port of each value of the file
-    native: dict[str, tuple[str, str]] = field(default_factory=dict)
+    # the ids of the layer and port that each value of the file comes from
+    ports: dict[str, tuple[str, str]] = field(default_factory=dict)
     # the input values of each layer, in the order of its ports
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # the input values of its Result layers, by their ids
     results: dict[str, str] = field(default_factory=dict)
-    # the file's names of values
-    tensors: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # the file's names of its values
+    tensor_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # the operator with a layer's outputs, by the layer's id
     operators: dict[str, Op] = field(default_factory=dict)
-    inner: set[Op] = field(default_factory=set)  # the intermediate operators of these
+    intermediate: set[Op] = field(default_factory=set)  # the other operators of layers
     bodies: dict[str, IrGraph] = field(default_factory=dict)  # the graphs of its bodies, by the layer's id
 
 
-class IrReader:
-    """Reader of the graphs of one file."""
+class IrGraphReader:
+    """Reader of a file as an `IrGraph`."""
 
     def __init__(self, parser: AttributeParser, constants: Constants) -> None:
         self.parser = parser
@@ -71,27 +72,27 @@ class IrReader:
         order = net.ordered(self.parser.path)
         for layer in net.layers.values():
             self._name(graph, layer, prefix)
-        given = {ends: name for name, ends in graph.native.items()}
+        values = {ends: name for name, ends in graph.ports.items()}
         constants, inputs = {}, []
         for layer in net.layers.values():
             if layer.type in PORTS:
                 net.check_ports(layer, self.parser.path)
-            graph.inputs[layer.id] = tuple(given[net.edges[layer.id, port.id]] for port in layer.inputs)
+            graph.inputs[layer.id] = tuple(values[net.edges[layer.id, port.id]] for port in layer.inputs)
             if layer.type == "Const":
                 self.constants.check(layer)
                 if layer.data["element_type"] in ELEMENT_TYPES:
-                    name = given[layer.id, layer.outputs[0].id]
+                    name = values[layer.id, layer.outputs[0].id]
                     constants[name] = functools.partial(self.constants.array, layer)
             elif layer.type == "Parameter":
-                inputs.append(given[layer.id, layer.outputs[0].id])
+                inputs.append(values[layer.id, layer.outputs[0].id])
             elif layer.type == "Result":
                 graph.results[layer.id] = graph.inputs[layer.id][0]
         bound = {inputs[index]: name for index, name in (aliases or {}).items()}
         graph.flow = Flow([], inputs, list(graph.results.values()), constants, None, None, outer, bound)
-        self._learn(graph, given)
+        self._set_stated(graph, values)
         for layer in order:
-            if layer.type not in _NO_OPERATORS:
-                self._add(graph, layer, given)
+            if layer.type not in NO_OPERATORS:
+                self._add(graph, layer, values)
         graph.flow.index()
         return graph
 
@@ -101,15 +102,15 @@ class IrReader:
         for index, port in enumerate(layer.outputs):
             wanted = base if len(layer.outputs) == 1 else f"{base}.{index}"
             name = self.fresh(wanted)
-            graph.native[name] = (layer.id, port.id)
+            graph.ports[name] = (layer.id, port.id)
             if port.names:
-                graph.tensors[name] = port.names
+                graph.tensor_names[name] = port.names
 
-    def _learn(self, graph: IrGraph, given: Mapping[tuple[str, str], str]) -> None:
+    def _set_stated(self, graph: IrGraph, values: Mapping[tuple[str, str], str]) -> None:
         """Record the types and shapes that the ports state."""
         for layer in graph.net.layers.values():
             for port in layer.outputs:
-                name = given[layer.id, port.id]
+                name = values[layer.id, port.id]
                 dtype = self.parser.precision(port)
                 if dtype != "unknown":
                     graph.flow.set_dtype(name, dtype)
@@ -131,22 +132,22 @@ class IrReader:
                 self._owners[sizes[-1]] = [(flow, name)]
         return tuple(sizes)
 
-    def _add(self, graph: IrGraph, layer: Layer, given: Mapping[tuple[str, str], str]) -> None:
+    def _add(self, graph: IrGraph, layer: Layer, values: Mapping[tuple[str, str], str]) -> None:
         """Add the operators of a layer."""
-        takes, flow = graph.inputs[layer.id], graph.flow
-        gives = tuple(given[layer.id, port.id] for port in layer.outputs)
+        inputs, flow = graph.inputs[layer.id], graph.flow
+        outputs = tuple(values[layer.id, port.id] for port in layer.outputs)
         ops: list[Op] = []
         if layer.type in _LOOPS and layer.element.find("body") is not None:
-            ops = self._loop(graph, layer, takes, gives)
-        own = 0 if ops else -1
+            ops = self._loop(graph, layer, outputs)
+        main = 0 if ops else -1  # its place among `ops`: a loop is the first, otherwise it is the last
         if not ops:
             for inner in inner_layers(self.parser.path, layer):
                 if inner.type == "Const":
                     self.constants.check(inner)
-            ops = translate(LayerTranslation(self.parser, layer, takes, gives, flow, self.fresh))
-        ops[own].origin = layer
-        graph.operators[layer.id] = ops[own]
-        graph.inner.update(op for op in ops if op.origin is None)
+            ops = translate(LayerTranslation(self.parser, layer, inputs, outputs, flow, self.fresh))
+        ops[main].origin = layer
+        graph.operators[layer.id] = ops[main]
+        graph.intermediate.update(op for op in ops if op.origin is None)
         flow.ops += ops
         for op in ops:
             for name in op.outputs:
@@ -155,29 +156,29 @@ class IrReader:
 
     # Loops
 
-    def _loop(self, graph: IrGraph, layer: Layer, takes: tuple[str, ...], gives: tuple[str, ...]) -> list[Op]:
+    def _loop(self, graph: IrGraph, layer: Layer, outputs: tuple[str, ...]) -> list[Op]:
         """Return a loop with its body, then operators that repeat its outputs; empty for unknown loops."""
-        element = layer.element.find("body")
+        inputs, element = graph.inputs[layer.id], layer.element.find("body")
         assert element is not None
         net = parse_layers(self.parser.path, element)
         ports = _loop_ports(self.parser, layer, net)
         if ports is None:
             return []
-        aliases = {inner: takes[outer] for outer, inner in ports.invariant}
+        aliases = {inner: inputs[outer] for outer, inner in ports.invariant}
         body = self.read(net, element, f"{layer.name or layer.id}/", graph.flow, aliases)
         graph.bodies[layer.id] = body
-        outputs = list(gives)
+        kept = list(outputs)
         ops: list[Op] = []
         finals: dict[str, str] = {}
         for outer, inner in ports.last:  # two outputs can have the same final value
-            value = body.flow.resolve(body.flow.outputs[inner])
+            value, name = body.flow.resolve(body.flow.outputs[inner]), outputs[outer]
             if value in finals:
-                ops.append(Op("Identity", (finals[value],), (gives[outer],), name=self.fresh(gives[outer])))
-                outputs[outer] = ""
-            finals.setdefault(value, gives[outer])
-        ports.last = [item for item in ports.last if outputs[item[0]]]
+                ops.append(Op("Identity", (finals[value],), (name,), name=self.fresh(name)))
+                kept[outer] = ""
+            finals.setdefault(value, name)
+        ports.last = [item for item in ports.last if kept[item[0]]]
         kind = f"openvino::{layer.type}"
-        loop = Op(kind, takes, tuple(outputs), {"ports": ports}, {"body": body.flow}, name=layer.name)
+        loop = Op(kind, inputs, tuple(kept), {"ports": ports}, {"body": body.flow}, name=layer.name)
         self._unify(graph.flow, loop, ports)
         return [loop, *ops]
 

@@ -30,7 +30,7 @@ from onegru.formats.graph import (
 from onegru.formats.opened import Opened
 from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
-from onegru.formats.openvino.flow import IrGraph, IrReader, stated_dims
+from onegru.formats.openvino.flow import IrGraph, IrGraphReader, stated_dims
 from onegru.formats.openvino.states import STATEFUL, ir_of
 from onegru.formats.openvino.steps import PlacedLayer, Walker
 from onegru.formats.openvino.whole import OpenvinoRuntimeModel, all_constants, marked
@@ -53,7 +53,7 @@ def read_ir(file: Opened, *, keep_parsed: bool = False) -> Graph:
 def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None = None) -> Graph:
     """Return the graph of an IR's .xml."""
     text = text or ET.tostring(root, encoding="utf-8")
-    graph = _IrModelReader(path, parse_net(path, root), root, weights).read(text)
+    graph = _GraphReader(path, parse_net(path, root), root, weights).read(text)
     if note_of(root, STATES_KEY) == STATES_WORD:
         graph = replace(graph, zero_inputs=initial_states(graph))
     note = note_of(root, STREAM_KEY)
@@ -80,8 +80,8 @@ def root_of(graph: Graph) -> ET.Element:
 _LEAST_INPUTS = {"Broadcast": 2, "MaxPool": 1, "Slice": 4}
 
 
-class _IrModelReader:
-    """Reader of one IR. A value has the name of its layer and port: "layer:port"."""
+class _GraphReader:
+    """Reader of an IR as a `Graph`. A value has the name of its layer and port: "layer:port"."""
 
     def __init__(self, path: Path, net: Net, root: ET.Element, weights: Weights) -> None:
         self.path = path
@@ -145,7 +145,7 @@ class _IrModelReader:
     def _with_sizes(self) -> dict[str, GruStep]:
         """Return the GRU layers with their sizes; unchanged if other layers cannot be followed."""
         try:
-            return with_sizes(self.grus, self._stated, lambda: self._ir.flow, self._name)
+            return with_sizes(self.grus, self._stated, lambda: self._graph.flow, self._name)
         except (FormatError, *BROKEN):
             return self.grus
 
@@ -156,18 +156,18 @@ class _IrModelReader:
         if len(parameters) < 2:  # a state and a signal
             return ()
         try:
-            return find_states(lambda: self._ir.flow, self.grus.values(), parameters, results, self._name)
+            return find_states(lambda: self._graph.flow, self.grus.values(), parameters, results, self._name)
         except (FormatError, *BROKEN):
             return ()
 
     @functools.cached_property
-    def _ir(self) -> IrGraph:
+    def _graph(self) -> IrGraph:
         """Return the IR as a flow."""
-        return IrReader(self.parser, self.constants).read(self.net, self.root)
+        return IrGraphReader(self.parser, self.constants).read(self.net, self.root)
 
     @functools.cached_property
     def _names(self) -> dict[str, str]:
-        return {":".join(ends): name for name, ends in self._ir.native.items()}
+        return {":".join(ends): name for name, ends in self._graph.ports.items()}
 
     def _name(self, value: str) -> str:
         """Return the name of a value in the flow."""
@@ -274,41 +274,41 @@ class _IrModelReader:
 
     def _placed(self, layer: Layer) -> PlacedLayer | None:
         """Return the layer with its values; None if an earlier layer computes the same."""
-        takes = tuple(self._input_value(layer, index) for index in range(len(layer.inputs)))
-        gives = tuple(self._output_value(layer, index) for index in range(len(layer.outputs)))
+        inputs = tuple(self._input_value(layer, index) for index in range(len(layer.inputs)))
+        outputs = tuple(self._output_value(layer, index) for index in range(len(layer.outputs)))
         key: tuple[object, ...] | None = None
         if layer.type == "Const":
             key = self.constants.check(layer)
-            self.types[gives[0]] = ELEMENT_TYPES.get(layer.data["element_type"], "unknown")
+            self.types[outputs[0]] = ELEMENT_TYPES.get(layer.data["element_type"], "unknown")
         elif layer.type == "Convert":
             words = self.parser.data(layer, "destination_type")
-            key = (*takes, words)
-            self.types[gives[0]] = ELEMENT_TYPES.get(words, "unknown")
+            key = (*inputs, words)
+            self.types[outputs[0]] = ELEMENT_TYPES.get(words, "unknown")
         elif layer.type in OPERATORS:
-            self.grus[layer.id] = self._gru(layer, takes, gives)
+            self.grus[layer.id] = self._gru(layer, inputs, outputs)
         elif layer.type != "Parameter":
-            self.types.update(zip(gives, map(self.parser.precision, layer.outputs), strict=True))
-        if key is not None and (first := self._firsts.setdefault((layer.type, *key), gives[0])) != gives[0]:
-            self._same[gives[0]] = first
+            self.types.update(zip(outputs, map(self.parser.precision, layer.outputs), strict=True))
+        if key and (first := self._firsts.setdefault((layer.type, *key), outputs[0])) != outputs[0]:
+            self._same[outputs[0]] = first
             return None
-        return PlacedLayer(layer, takes, gives)
+        return PlacedLayer(layer, inputs, outputs)
 
     def _nested_gru(self, layer: Layer, owner: Layer) -> GruStep:
         """Return a GRU layer in a body, whose values have their own names."""
-        takes, gives = (
+        inputs, outputs = (
             [f"{owner.id}/{layer.id}:{port.id}" for port in ports] for ports in (layer.inputs, layer.outputs)
         )
-        return self._gru_step(layer, takes, gives, (f"a body of {owner}",))
+        return self._gru_step(layer, inputs, outputs, (f"a body of {owner}",))
 
-    def _gru(self, layer: Layer, takes: Sequence[str], gives: Sequence[str]) -> GruStep:
-        step = self._gru_step(layer, takes, gives)
-        if len(step.operator.outputs) < len(gives):  # a cell
-            self._same[gives[1]] = gives[0]  # both are Ho
-        self.types.update(dict.fromkeys(gives, self.types[step.inputs["X"]]))
+    def _gru(self, layer: Layer, inputs: Sequence[str], outputs: Sequence[str]) -> GruStep:
+        step = self._gru_step(layer, inputs, outputs)
+        if len(step.operator.outputs) < len(outputs):  # a cell
+            self._same[outputs[1]] = outputs[0]  # both are Ho
+        self.types.update(dict.fromkeys(outputs, self.types[step.inputs["X"]]))
         return step
 
     def _gru_step(
-        self, layer: Layer, takes: Sequence[str], gives: Sequence[str], bodies: tuple[str, ...] = ()
+        self, layer: Layer, inputs: Sequence[str], outputs: Sequence[str], bodies: tuple[str, ...] = ()
     ) -> GruStep:
         operator = OPERATORS[layer.type]
         location = f"{self.path}: {layer}"
@@ -322,9 +322,9 @@ class _IrModelReader:
             name: self.parser.attribute(layer, operator.attributes.get(name), text)
             for name, text in layer.data.items()
         }
-        inputs = {port.name: value for port, value in zip(operator.inputs, takes, strict=False)}
-        outputs = {port.name: value for port, value in zip(operator.outputs, gives, strict=False)}
-        return GruStep(layer.name, operator, attributes, inputs, outputs, bodies)
+        named_inputs = {port.name: value for port, value in zip(operator.inputs, inputs, strict=False)}
+        named_outputs = {port.name: value for port, value in zip(operator.outputs, outputs, strict=False)}
+        return GruStep(layer.name, operator, attributes, named_inputs, named_outputs, bodies)
 
 
 def _without_lengths(gru: GruStep) -> GruStep:

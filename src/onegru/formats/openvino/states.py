@@ -24,16 +24,16 @@ from onegru.formats.graph import STREAM_KEY, Dimension
 from onegru.formats.opened import Opened
 from onegru.formats.openvino.constants import ALIGNED, Constants, Weights
 from onegru.formats.openvino.fields import ELEMENT_TYPES, ELEMENT_WORDS, AttributeParser
-from onegru.formats.openvino.flow import IrReader
+from onegru.formats.openvino.flow import IrGraphReader
 from onegru.formats.openvino.xml import (
     EDGE_ENDS,
     Layer,
     Net,
-    add_notes,
     note_of,
     parse_net,
     parse_xml,
     remove_note,
+    set_notes,
 )
 from onegru.formats.stream_note import State, kept_states_of, write_note
 
@@ -57,7 +57,7 @@ def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
         if not kept_states_of(note):
             return False
         # Without variables, the model stores no states.
-        add_notes(root, {STREAM_KEY: json.dumps(json.loads(note) | {"keeps": False})})
+        set_notes(root, {STREAM_KEY: json.dumps(json.loads(note) | {"keeps": False})})
         return True
     net, parser = parse_net(path, root), AttributeParser(path)
     reads, writes = (_by_variable(parser, net, kind) for kind in STATEFUL)
@@ -88,7 +88,7 @@ def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
         }
         _turn(root, read, "Parameter", variable, data)
         _turn(root, writes[variable], "Result", variable, None)
-    add_notes(root, {STREAM_KEY: write_note(states, initial, {}, {}, keeps=True)})
+    set_notes(root, {STREAM_KEY: write_note(states, initial, {}, {}, keeps=True)})
     return True
 
 
@@ -221,7 +221,7 @@ def _starts(
         return {}
     starts: dict[str, Array | None] = dict.fromkeys(given)
     try:
-        graph = IrReader(parser, Constants(parser, weights)).read(net, root)
+        graph = IrGraphReader(parser, Constants(parser, weights)).read(net, root)
         starts |= {name: graph.flow.constant(graph.inputs[read.id][0]) for name, read in given.items()}
     except FormatError:  # reports the error with a better message
         raise

@@ -128,20 +128,20 @@ def parse_xml(text: bytes, path: Path) -> ET.Element:
     return builder.close()
 
 
-def add_notes(root: ET.Element, notes: Mapping[str, str]) -> None:
+def set_notes(root: ET.Element, notes: Mapping[str, str]) -> None:
     """Set metadata of an IR."""
     for key, text in notes.items():
-        info = root
-        for part in ("rt_info", *key.split(".")):
-            found = info.find(part)
-            info = ET.SubElement(info, part) if found is None else found
-        info.set("value", text)
+        element = root
+        for part in ("rt_info", *key.split(".")):  # an element inside another for each part
+            found = element.find(part)
+            element = ET.SubElement(element, part) if found is None else found
+        element.set("value", text)
 
 
 def note_of(root: ET.Element, key: str) -> str | None:
     """Return an entry of an IR's metadata."""
-    info = root.find("/".join(("rt_info", *key.split("."))))
-    return None if info is None else info.get("value")
+    element = root.find("/".join(("rt_info", *key.split("."))))
+    return None if element is None else element.get("value")
 
 
 def remove_note(root: ET.Element, key: str) -> None:

@@ -50,10 +50,11 @@ class ModelInputs:
         infos = by_name(model.inputs)
         check_names("inputs", columns, infos)
         check_names("axes", {name: "" for name in axes}, infos)
-        self.lengths = _find_lengths(model, {infos[name].name for name in columns})
+        self._lengths = _find_lengths(model, {infos[name].name for name in columns})
+        self.lengths_input = None if self._lengths is None else self._lengths.name
         own = {infos[name].name: column for name, column in columns.items()}
         orders = {infos[name].name: order for name, order in axes.items()}
-        known = _dimensions(model, self.lengths, orders)
+        known = _dimensions(model, self._lengths, orders)
         graph = model.graph
         states = {*initial_states(graph), *(taker for _, taker in graph.states)} if single_rows else set()
         self._zeros: dict[str, Array] = {}
@@ -61,7 +62,7 @@ class ModelInputs:
         self._axes: dict[str, Axes] = {}
         for info in model.inputs:
             may_lack = info.optional or info.name in graph.zero_inputs
-            if info is self.lengths or (may_lack and info.name not in own):
+            if info is self._lengths or (may_lack and info.name not in own):
                 continue
             if info.name in states - own.keys():
                 sizes = graph.starts.get(info.name, info.shape or ())
@@ -83,8 +84,8 @@ class ModelInputs:
             if axes.batch is None:
                 array = array[:, 0] if field.is_sequence else array[0]
             fed[field.name] = np.asarray(np.moveaxis(array, range(len(axes.front)), axes.front), order="C")
-        if self.lengths is not None:
-            fed[self.lengths.name] = lengths.astype(self.lengths.dtype)
+        if self._lengths is not None:
+            fed[self._lengths.name] = lengths.astype(self._lengths.dtype)
         return fed
 
 

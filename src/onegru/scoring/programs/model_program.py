@@ -61,7 +61,7 @@ class ModelProgram:
         self._axes: dict[str, Axes] = {}
         self.results = self._find_results(outputs)
         self.equal_lengths = not pad
-        self.lengths = None if pad or self._inputs.lengths is None else self._inputs.lengths.name
+        self.lengths_input = None if pad else self._inputs.lengths_input
         if pad:
             self._check_padding()
         if most_rows > 1:
@@ -145,7 +145,7 @@ class ModelProgram:
 
     def _check_padding(self) -> None:
         """Raise SpecError if a short row has other outputs in a batch with a long row."""
-        if self._inputs.lengths is None:
+        if self._inputs.lengths_input is None:
             raise SpecError.of(
                 "pad", f"{self._model.path} has no input for the lengths, or a column supplies it; remove it"
             )

@@ -23,7 +23,7 @@ class Program(Protocol):
     fields: tuple[Field, ...]  # the inputs from each row
     results: tuple[Field, ...]  # the outputs for each row
     equal_lengths: bool  # whether all rows of a batch must have the same length, without padding
-    lengths: str | None  # the input that gets the lengths, unless a column supplies it
+    lengths_input: str | None  # the input that gets the lengths, unless a column supplies it
     is_parallel: bool  # whether several threads with a batch each are faster than one batch on all cores
 
     def run(self, arrays: Mapping[str, Array], lengths: Array) -> Mapping[str, Array]:
@@ -41,7 +41,7 @@ class LayersProgram:
     """
 
     equal_lengths = False
-    lengths: str | None = None
+    lengths_input: str | None = None
     is_parallel = True
 
     def __init__(

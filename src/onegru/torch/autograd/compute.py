@@ -98,10 +98,11 @@ def forward_of_layers(
     streams = [_native.Stepper(layer.stream(states[index])) for index, layer in enumerate(layers)]
     if _native.run_stack(streams, below, False, array_of("Y", Y)[:, None]) is not None:
         return Y, Y_h
-    for index, layer in enumerate(layers):  # one after another, because that is as fast
+    for index, layer in enumerate(layers):  # a pipeline is not faster, but the weights are already packed
+        Y = (
+            X.new_empty((T, B, H)) if index else Y
+        )  # the first layer uses the memory that the pipeline did not
         state = states[index : index + 1]
-        if index:
-            Y = X.new_empty((T, B, H))
         layer.forward(LayerCall(below, state.copy()), out=Outputs(array_of("Y", Y)[:, None], state, None))
         below = array_of("Y", Y)
     return Y, Y_h

@@ -10,7 +10,7 @@ from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table.moving import AxisOrder, axis_order_of
-from onegru.formats.openvino.writing.moves import composed, is_still, steps
+from onegru.formats.openvino.writing.moves import compose, is_still, ops_of_move
 
 MOVES: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
     "Transpose": lambda array, axes: array.transpose(axes),
@@ -43,20 +43,20 @@ def test_moves_compose_to_few_steps() -> None:
             name = "perm" if kind == "Transpose" else "axes"
             more = axis_order_of(flow, Op(kind, ("x",), ("y",), {name: numbers}))
             assert more is not None
-            axes = more if axes is None else composed(axes, more)
+            axes = more if axes is None else compose(axes, more)
             array = MOVES[kind](array, numbers)
         assert axes is not None
         found = _applied(start, axes, shape)
         np.testing.assert_array_equal(found, array)
         assert is_still(axes, shape) <= (found.shape == start.shape)
-        most = max(most, len(steps(axes, shape)))
+        most = max(most, len(ops_of_move(axes, shape)))
     assert most <= 2
 
 
 def _applied(array: Array, axes: AxisOrder, shape: tuple[int, ...]) -> Array:
     if is_still(axes, shape):
         return array
-    for op in steps(axes, shape):
+    for op in ops_of_move(axes, shape):
         (numbers,) = op.attributes.values()
         array = MOVES[op.kind](array, numbers)
     return array

@@ -18,11 +18,11 @@ from onegru.formats.graph import Graph
 from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.document import IrDocument
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS, AttributeParser
-from onegru.formats.openvino.flow import IrGraph, IrReader
+from onegru.formats.openvino.flow import IrGraph, IrGraphReader
 from onegru.formats.openvino.kinds import WRITTEN
 from onegru.formats.openvino.reader import root_of
 from onegru.formats.openvino.writing.graph_writer import GraphWriter, IrBin
-from onegru.formats.openvino.xml import Layer, add_notes, parse_layers, parse_net
+from onegru.formats.openvino.xml import Layer, parse_layers, parse_net, set_notes
 
 #: Layer attributes for ONNX attributes: the names in <data> for the parts of a list.
 _HALVES = {"pads": ("pads_begin", "pads_end")}
@@ -45,7 +45,7 @@ class Ir:
         self.root = root
         self.parser = AttributeParser(path)
         self.constants = Constants(self.parser, weights)
-        self.reader = IrReader(self.parser, self.constants)
+        self.reader = IrGraphReader(self.parser, self.constants)
         self.graph: IrGraph = self.reader.read(parse_net(path, root), root)
 
     def add_input(self, name: str, dtype: str, shape: Shape) -> str:
@@ -89,11 +89,11 @@ class Ir:
         graph.net.layers[key] = parse_layers(self.parser.path, whole).layers[key]  # type: ignore[index]
         if kind == "Parameter":
             port.set("names", name)
-            graph.native[name], graph.inputs[key] = (key, "0"), ()
+            graph.ports[name], graph.inputs[key] = (key, "0"), ()
         else:
             element.set("output_names", name)
             graph.inputs[key], graph.results[key] = (name,), name
-            graph.tensors[name] = (*graph.tensors.get(name, ()), name)
+            graph.tensor_names[name] = (*graph.tensor_names.get(name, ()), name)
 
 
 class EditedIr(Ir):
@@ -103,7 +103,7 @@ class EditedIr(Ir):
         outline = graph.outline
         assert outline is not None and outline.weights is not None
         super().__init__(Path(graph.path), copy.deepcopy(root_of(graph)), outline.weights)
-        values = {f"{layer}:{port}": name for name, (layer, port) in self.graph.native.items()}
+        values = {f"{layer}:{port}": name for name, (layer, port) in self.graph.ports.items()}
         self.inputs = {info.name: values[info.value] for info in graph.inputs}
         self.outputs = {info.name: values[info.value] for info in graph.outputs}
         self.edit = Edit(self.graph.flow, self.reader.names)
@@ -113,7 +113,7 @@ class EditedIr(Ir):
         document = IrDocument(self.root, lambda: self.constants.weights)
         if not self.edit.is_empty():
             document = _apply_edit(self, self.edit)
-        add_notes(self.root, self.edit.metadata)
+        set_notes(self.root, self.edit.metadata)
         return document
 
 
@@ -166,7 +166,7 @@ def _change_in_place(graph: IrGraph, staged: Staged) -> bool:
     graph.inputs[layer.id] = (*staged.inputs, *layer_inputs[len(op.inputs) :])
     for old, new in zip(op.outputs, staged.outputs, strict=True):
         if old != new:
-            graph.native[new] = graph.native.pop(old)
+            graph.ports[new] = graph.ports.pop(old)
     data = layer.element.find("data")
     if data is None:
         data = ET.Element("data")
@@ -210,7 +210,7 @@ def _fill_in(staged: Staged, edit: Edit) -> None:
 
 def _resize(graph: IrGraph, name: str, axis: int, size: object) -> None:
     """Make a size of a Parameter dynamic; OpenVINO infers the others."""
-    layer = graph.net.layers.get(graph.native.get(name, ("", ""))[0])
+    layer = graph.net.layers.get(graph.ports.get(name, ("", ""))[0])
     if layer is None or layer.type != "Parameter" or isinstance(size, int):
         return
     data = layer.element.find("data")

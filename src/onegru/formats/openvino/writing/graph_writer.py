@@ -16,11 +16,11 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.table.moving import AxisOrder, axis_order_of
 from onegru.formats.openvino.constants import ALIGNED, Constants
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
-from onegru.formats.openvino.flow import IrGraph, IrReader
+from onegru.formats.openvino.flow import NO_OPERATORS, IrGraph, IrGraphReader
 from onegru.formats.openvino.gru_layers import GRUS, GruLayers, output_dtype, typed
 from onegru.formats.openvino.kinds import layer_of
 from onegru.formats.openvino.translation import NewLayer
-from onegru.formats.openvino.writing.moves import composed, is_still, simple, sliced_before, steps
+from onegru.formats.openvino.writing.moves import compose, ignoring_ones, is_still, ops_of_move, sliced_before
 from onegru.formats.openvino.xml import EDGE_ENDS, Layer
 
 _Port = tuple[str, str]  # the ids of a layer and of one of its outputs
@@ -71,7 +71,7 @@ class GraphWriter:
     def __init__(
         self,
         graph: IrGraph,
-        reader: IrReader,
+        reader: IrGraphReader,
         bin: IrBin,
         outer: GraphWriter | None = None,
         owner: Layer | None = None,
@@ -90,14 +90,14 @@ class GraphWriter:
         self._edges = ET.SubElement(graph.element, "edges") if edges is None else edges
         ids = (int(key) for key in graph.net.layers if key.isdecimal() and key.isascii())
         self._ids = itertools.count(max(ids, default=-1) + 1)
-        self._ports: dict[str, _Port] = {}
-        self._moved: dict[tuple[str, AxisOrder], _Port] = {}
+        self._ports: dict[str, _Port] = {}  # the ports of new values
+        self._moved_ports: dict[tuple[str, AxisOrder], _Port] = {}
         self._elements: dict[_Port, ET.Element] = {}  # the ports of new layers
-        self._dtypes: dict[str, str] = {}
-        self._more: dict[str, list[str]] = {}  # the values of new inputs of loops
-        self._ops: list[Op] = []
-        self._moves: dict[str, tuple[str, AxisOrder]] = {}
-        self._unfolded = unfolded
+        self._dtypes: dict[str, str] = {}  # the types of new values
+        self._loop_inputs: dict[str, list[str]] = {}  # the values of new inputs of loops
+        self._ops: list[Op] = []  # those of the flow, with the GRUs as OpenVINO's operators
+        self._moves: dict[str, tuple[str, AxisOrder]] = {}  # values that are other values with moved axes
+        self._unfolded = unfolded  # values that stay computed, even if they are known
         self._rewritten = set(rewritten)  # operators of the file that are rewritten
 
     def write(self) -> None:
@@ -106,15 +106,15 @@ class GraphWriter:
             if any(op is self.graph.operators[layer_id] for op in self.flow.ops):
                 layer = self.graph.net.layers[layer_id]
                 GraphWriter(body, self.reader, self.bin, self, layer).write()
-                if layer_id in self._more:
+                if layer_id in self._loop_inputs:
                     _renumber(self.graph, layer)
-        if self._more or self._rewritten or any(self._is_new(op) for op in self.flow.ops):
+        if self._loop_inputs or self._rewritten or any(self._is_new(op) for op in self.flow.ops):
             self._convert_grus()
             self._find_moves()
             self._write()
 
     def _is_new(self, op: Op) -> bool:
-        return op.origin is None and op not in self.graph.inner
+        return op.origin is None and op not in self.graph.intermediate
 
     def _convert_grus(self) -> None:
         """Replace new GRUs by OpenVINO's operators."""
@@ -135,7 +135,7 @@ class GraphWriter:
             axes = axis_order_of(self.flow, op)
             if axes is not None:
                 source, before = self._moves.get(op.inputs[0], (op.inputs[0], None))
-                self._moves[op.outputs[0]] = (source, axes if before is None else composed(before, axes))
+                self._moves[op.outputs[0]] = (source, axes if before is None else compose(before, axes))
                 if follows_rewritten:
                     self._rewritten.add(id(op))
             elif op.kind == "Slice" and (is_new or follows_rewritten) and op.inputs[0] in self._moves:
@@ -161,50 +161,51 @@ class GraphWriter:
             return value, None
         if is_still(axes, shape):
             return source, None
-        if value in self._native:
+        if value in self._kept_ports:
             return value, None
-        return source, simple(axes, shape)
+        return source, ignoring_ones(axes, shape)
 
     def _write(self) -> None:
+        """Drop layers that no result needs, add the new ones, and connect all."""
         graph, net = self.graph, self.graph.net
         present = {id(op) for op in self._ops} - self._rewritten
-        plain = {key for key, layer in net.layers.items() if layer.type in ("Parameter", "Const", "Result")}
-        alive = plain | {key for key, op in graph.operators.items() if id(op) in present}
+        terminals = {key for key, layer in net.layers.items() if layer.type in NO_OPERATORS}
+        alive = terminals | {key for key, op in graph.operators.items() if id(op) in present}
         alive |= {key for key, layer in net.layers.items() if key not in graph.operators}
         new = [op for op in self._ops if self._is_new(op) or id(op) in self._rewritten]
         replaced = {value for op in new for value in op.outputs}
         producers = {value: op for op in self._ops for value in op.outputs if value}
         alive |= _removed_but_needed(graph, alive, producers)
-        self._native = {
-            value: port for value, port in graph.native.items() if port[0] in alive and value not in replaced
+        self._kept_ports = {
+            value: port for value, port in graph.ports.items() if port[0] in alive and value not in replaced
         }
-        layers: dict[str, None] = {key: None for key in plain if net.layers[key].type != "Const"}
+        reached: dict[str, None] = {key: None for key in terminals if net.layers[key].type != "Const"}
         needed: set[int] = set()
-        waiting = [value for key in layers for value in graph.inputs[key]]
-        waiting = [value if value in self._native else self._source(value)[0] for value in waiting]
+        waiting = [value for key in reached for value in graph.inputs[key]]
+        waiting = [value if value in self._kept_ports else self._source(value)[0] for value in waiting]
         seen: set[str] = set()
         while waiting:
             value = waiting.pop()
             if value in seen:
                 continue
             seen.add(value)
-            if value in self._native:
-                key = self._native[value][0]
-                if key not in layers:
-                    layers[key] = None
-                    sources = (*graph.inputs[key], *self._more.get(key, ()))
+            if value in self._kept_ports:
+                key = self._kept_ports[value][0]
+                if key not in reached:
+                    reached[key] = None
+                    sources = (*graph.inputs[key], *self._loop_inputs.get(key, ()))
                     waiting += [self._source(name)[0] for name in sources]
             elif (op := producers.get(value)) is not None and self._folded(value) is None:
                 needed.add(id(op))
                 waiting += [self._source(name)[0] for name in op.inputs if name]
-        self._layers[:] = [item for item in self._layers if item.tag != "layer" or item.get("id") in layers]
+        self._layers[:] = [item for item in self._layers if item.tag != "layer" or item.get("id") in reached]
         del self._edges[:]
         for op in self._ops:
             if id(op) in needed:
                 self._add(op)
-        for key in [key for key in net.layers if key in layers]:
+        for key in [key for key in net.layers if key in reached]:
             is_result = key in graph.results
-            more = self._more.get(key, ())
+            more = self._loop_inputs.get(key, ())
             ids = [port.id for port in net.layers[key].inputs]
             ids = list(map(str, range(len(ids) + len(more)))) if more else ids
             for port_id, value in zip(ids, (*graph.inputs[key], *more), strict=True):
@@ -220,33 +221,33 @@ class GraphWriter:
         """Return the port of a value, and add required layers."""
         source, axes = self._source(value)
         if axes is None:
-            return self._plain(source)
-        if (source, axes) not in self._moved:
+            return self._unmoved_port(source)
+        if (source, axes) not in self._moved_ports:
             shape = self.flow.shape(source)
             assert shape is not None
             current, name = source, value
-            todo = steps(axes, shape)
-            for index, move in enumerate(todo):
-                is_last = index == len(todo) - 1
+            moves = ops_of_move(axes, shape)
+            for index, move in enumerate(moves):
+                is_last = index == len(moves) - 1
                 is_free = is_last and value not in self._ports
                 name = value if is_free else self.reader.fresh(f"{value}/{move.kind}")
                 op = replace(move, inputs=(current,), outputs=(name,), name=name)
-                sizes = axis_order_of(self.flow, op)
-                assert sizes is not None
+                order = axis_order_of(self.flow, op)
+                assert order is not None
                 before = self.flow.shape(current)
                 assert before is not None
                 if name != value:
-                    self.flow.set_shape(name, tuple(1 if axis is None else before[axis] for axis in sizes))
+                    self.flow.set_shape(name, tuple(1 if axis is None else before[axis] for axis in order))
                 self._dtypes.setdefault(name, self._dtype(current))
-                port = self._layer(op, layer_of(self.flow, op), self._plain(current))
+                port = self._layer(op, layer_of(self.flow, op), self._unmoved_port(current))
                 self._ports[name] = port
                 current = name
-            self._moved[source, axes] = self._ports[current]
-        return self._moved[source, axes]
+            self._moved_ports[source, axes] = self._ports[current]
+        return self._moved_ports[source, axes]
 
-    def _plain(self, value: str) -> _Port:
-        if value in self._native:
-            return self._native[value]
+    def _unmoved_port(self, value: str) -> _Port:
+        if value in self._kept_ports:
+            return self._kept_ports[value]
         if value not in self._ports:
             array = self._folded(value)
             self._ports[value] = self._from_outside(value) if array is None else self._constant(value, array)
@@ -266,8 +267,8 @@ class GraphWriter:
         """Add a Parameter layer for a value of the enclosing graph."""
         assert self.outer is not None and self.owner is not None, value
         for name, source in self.flow.aliases.items():
-            if source == value and name in self._native:
-                return self._native[name]
+            if source == value and name in self._kept_ports:
+                return self._kept_ports[name]
         key = str(next(self._ids))
         layer = self.owner.element
         side, ports = layer.find("input"), layer.find("port_map")
@@ -275,7 +276,7 @@ class GraphWriter:
         if side is None:
             side = ET.Element("input")
             layer.insert(list(layer).index(ports), side)
-        more = self.outer._more.setdefault(self.owner.id, [])
+        more = self.outer._loop_inputs.setdefault(self.owner.id, [])
         port_id = f"new {len(more)}"
         dtype = self.outer._dtype(value)
         _fill(ET.SubElement(side, "port", {"id": port_id, "precision": PRECISIONS[dtype]}), self.flow, value)
@@ -357,12 +358,12 @@ class GraphWriter:
 
     def _result(self, value: str) -> _Port:
         """Return the port for an output of the graph, with the names of the value."""
-        names = self.graph.tensors.get(value, ())
+        names = self.graph.tensor_names.get(value, ())
         words = ",".join(name.replace(",", "\\,") for name in names)
-        if value in self._native:
+        if value in self._kept_ports:
             if words:
-                _port_of(self._layers, self._native[value]).set("names", words)
-            return self._native[value]
+                _port_of(self._layers, self._kept_ports[value]).set("names", words)
+            return self._kept_ports[value]
         found = self._port(value)
         if not names:
             return found
@@ -376,14 +377,14 @@ class GraphWriter:
         return found
 
 
-def _removed_but_needed(graph: IrGraph, alive: Collection[str], given: Collection[str]) -> set[str]:
+def _removed_but_needed(graph: IrGraph, alive: Collection[str], produced: Collection[str]) -> set[str]:
     """Return layers of removed operators that remaining layers need."""
     # Rules read axes and part sizes as constants, so no operator uses the values that they come from.
     waiting = [value for key in alive if key in graph.operators for value in graph.inputs[key]]
     found: set[str] = set()
     while waiting:
         value = waiting.pop()
-        key = graph.native[value][0] if value in graph.native and value not in given else ""
+        key = graph.ports[value][0] if value in graph.ports and value not in produced else ""
         if key in graph.operators and key not in alive and key not in found:
             found.add(key)
             waiting += graph.inputs[key]
@@ -407,9 +408,9 @@ def _renumber(graph: IrGraph, layer: Layer) -> None:
     for entry in layer.element.iterfind("port_map/*"):
         known = entry.get("external_port_id", "")
         entry.set("external_port_id", ids.get(known, known))
-    for value, (key, port_id) in graph.native.items():
+    for value, (key, port_id) in graph.ports.items():
         if key == layer.id:
-            graph.native[value] = key, ids[port_id]
+            graph.ports[value] = key, ids[port_id]
 
 
 def _fill(port: ET.Element, flow: Flow, value: str) -> None:

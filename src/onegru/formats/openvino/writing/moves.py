@@ -12,24 +12,24 @@ from onegru.dataflow.table.moving import AxisOrder, ops_that_move_axes
 _MOST_TRIED = 100
 
 
-def composed(first: AxisOrder, second: AxisOrder) -> AxisOrder:
-    """Return the composition of two moves."""
+def compose(first: AxisOrder, second: AxisOrder) -> AxisOrder:
+    """Return the move that equals two consecutive moves."""
     return tuple(None if axis is None else first[axis] for axis in second)
 
 
-def simple(axes: AxisOrder, shape: Shape) -> AxisOrder:
-    """Return the move with all axes of size 1 treated as equal."""
+def ignoring_ones(axes: AxisOrder, shape: Shape) -> AxisOrder:
+    """Return the move without the sources of axes of size 1, which are interchangeable."""
     return tuple(None if axis is None or shape[axis] == 1 else axis for axis in axes)
 
 
 def is_still(axes: AxisOrder, shape: Shape) -> bool:
     """Whether a move has no effect."""
-    return simple(axes, shape) == simple(tuple(range(len(shape))), shape)
+    return ignoring_ones(axes, shape) == ignoring_ones(tuple(range(len(shape))), shape)
 
 
-def steps(axes: AxisOrder, shape: Shape) -> list[Op]:
+def ops_of_move(axes: AxisOrder, shape: Shape) -> list[Op]:
     """Return the operators for a move, as in `ops_that_move_axes`."""
-    wanted = simple(axes, shape)
+    wanted = ignoring_ones(axes, shape)
     rank = len(shape)
     ones = [axis for axis in range(rank) if shape[axis] == 1 or axis not in axes]
     spare = [index for index, axis in enumerate(wanted) if axis is None]

@@ -10,7 +10,7 @@ from onegru.formats.graph import STATES_KEY, STATES_WORD
 from onegru.formats.openvino.document import IrDocument
 from onegru.formats.openvino.gru_layers import GruLayers, arranged_weights, dequantized, operator_of
 from onegru.formats.openvino.writing.edit import new_ir
-from onegru.formats.openvino.xml import add_notes
+from onegru.formats.openvino.xml import set_notes
 from onegru.formats.writing import Interface, Layers, suffixes
 from onegru.operators.schema import Port, Role
 
@@ -68,6 +68,6 @@ def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> No
         ir.add_output(name, layers[0][0].dtype, builder.shape(name))
     content = ir.write(unfolded=builder.unfolded)
     if interface.initial_h:  # onegru can run it without its initial states
-        add_notes(ir.root, {STATES_KEY: STATES_WORD})
+        set_notes(ir.root, {STATES_KEY: STATES_WORD})
     ET.indent(ir.root, "\t")
     IrDocument(ir.root, content).write(path)
