@@ -32,12 +32,16 @@ class GruNode:
     """A GRU node of a model, with its layer if the weights are constants."""
 
     def __init__(
-        self, node: GruStep, location: str, options: EngineOptions, later: Callable[[], object] | None = None
+        self,
+        node: GruStep,
+        location: str,
+        options: EngineOptions,
+        prepare: Callable[[], object] | None = None,
     ) -> None:
         self.step = node
         self._packed: PackedLayer | None = None  # if the weights are constants
         self._has_own_state = False
-        self._later = later
+        self._prepare_all = prepare  # creates the layers of all nodes; None if they exist
         self._location = location
         self._options = options
         self.is_fixed = False  # whether every run uses these weights
@@ -89,9 +93,9 @@ class GruNode:
 
     def _prepare_now(self) -> None:
         """Create the layer of a node that another runtime runs, at its first access."""
-        later, self._later = self._later, None
-        if later is not None:
-            later()
+        prepare_all, self._prepare_all = self._prepare_all, None
+        if prepare_all is not None:
+            prepare_all()
 
     def _prepare(
         self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruNode]
@@ -99,7 +103,7 @@ class GruNode:
         """Make the layer before any run if its weights are constants."""
         node = self.step
         state = constants.get(node.value("initial_h"))
-        self._later = None
+        self._prepare_all = None
         self._has_own_state = state is not None and bool(np.asarray(state).any())
         if any(name in node.inputs and node.inputs[name] not in constants for name in WEIGHTS):
             check_attributes(node.operator, node.attributes, self._location)
@@ -108,11 +112,11 @@ class GruNode:
         options = self._options.for_node(self.name)
         key = (options, str(node.operator), repr(sorted(node.attributes.items())), *map(id, weights))
         twin = shared.setdefault(key, self)
-        self._packed = self._make(weights) if twin is self else twin._packed
+        self._packed = self._pack(weights) if twin is self else twin._packed
         self.is_fixed = not any(node.inputs.get(name) in defaults for name in WEIGHTS)
 
     def __getstate__(self) -> Any:
-        return state_of(self, _later=None, _cache=LayerCache())
+        return state_of(self, _prepare_all=None, _cache=LayerCache())
 
     def _uses(self, packed: PackedLayer, values: Mapping[str, object]) -> bool:
         """Whether a run uses the weights of the layer."""
@@ -122,7 +126,7 @@ class GruNode:
         node = self.step
         packed = self._packed
         if packed is None or not self._uses(packed, values):
-            packed = self._cache.find(self._weights_in(values), self._location, self._make)
+            packed = self._cache.find(self._weights_in(values), self._location, self._pack)
         given = {name: values.get(value) for name, value in node.inputs.items() if name not in WEIGHTS}
         self._add_state(given, packed.layer)
         ports, outputs = ports_for(node, packed.ports), dict.fromkeys(node.outputs)
@@ -145,7 +149,7 @@ class GruNode:
         inputs = self.step.inputs
         return tuple(values[inputs[name]] if name in inputs else None for name in WEIGHTS)
 
-    def _make(self, weights: Weights) -> PackedLayer:
+    def _pack(self, weights: Weights) -> PackedLayer:
         step, options = self.step, self._options.for_node(self.name)
         with prefixed_errors(self._location):
             return pack(step.operator, step.attributes, weights, options, self._location)
@@ -285,7 +289,7 @@ def _trace_once(node: GruNode, arrays: Mapping[str, Array], source: str) -> Gate
     node._prepare_now()
     packed = node._packed
     if packed is None or not node.is_fixed:
-        packed = node._make(tuple(arrays.get(name) for name in WEIGHTS))
+        packed = node._pack(tuple(arrays.get(name) for name in WEIGHTS))
     given = {name: arrays.get(name) for name in node.step.inputs if name not in WEIGHTS}
     node._add_state(given, packed.layer)
     from onegru.layers.gates.data import gates_of

@@ -80,6 +80,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             flag("flush_subnormals", flush_subnormals),
         )
         self._made_with = (path_or_bytes, sess_options, providers, provider_options, asked, kwargs)
+        self._asked = asked
         chosen, chosen_options, self._engine_options = self._with_own(providers, provider_options, asked)
         for name, wanted in asked._asdict().items():
             found = getattr(self._engine_options, name)
@@ -149,9 +150,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     ) -> None:
         """Set the providers of the other nodes, like ONNX Runtime's method."""
         before = self._engine_options, self._model
-        chosen, options, self._engine_options = self._with_own(
-            providers, provider_options, self._made_with[4]
-        )
+        chosen, options, self._engine_options = self._with_own(providers, provider_options, self._asked)
         self._model = None
         try:
             if self._engine_options.named:

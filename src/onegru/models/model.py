@@ -49,12 +49,12 @@ class Model:
         self.options = options
         self._inputs = Inputs(graph.inputs)
         self._runs: list[Callable[[dict[str, Any]], None]]
-        self._needed: dict[str, Any] = {}
+        self._needed: dict[str, Any] = {}  # the constants that steps and outputs use
         self._run_whole: Run | None = None
         self._quick_run: QuickRun | None = None
         self._layers: tuple[GruNode, ...] = ()
         if graph.whole is None:
-            handed_out = self._make_steps(graph, options)
+            shared = self._make_steps(graph, options)
         else:
             self._run_whole = run_whole = graph.whole.open(options)
             self._quick_run = graph.whole.quick_run(run_whole, graph.inputs, graph.outputs)
@@ -62,12 +62,12 @@ class Model:
             self._layers = tuple(
                 GruNode(gru, f"{graph.path}: {gru}: ", options, self._prepare_layers) for gru in graph.grus
             )
-            handed_out = set(graph.whole.shared)
+            shared = set(graph.whole.shared)
         # Each output's name, its name in the graph, and whether it can be returned without a copy.
         self._results: list[tuple[str, str, bool]] = []
         for info in graph.outputs:
-            self._results.append((info.name, info.value, info.value not in handed_out))
-            handed_out.add(info.value)  # a second output of one value is a copy
+            self._results.append((info.name, info.value, info.value not in shared))
+            shared.add(info.value)  # a second output of one value is a copy
         self._is_plain = all(is_new and name == value for name, value, is_new in self._results)
         self._made = {*vars(self), "_made"} - before  # not pickled, because the graph has it
 
@@ -168,9 +168,9 @@ class Model:
             if self._quick_run is not None and (outputs := self._quick_run(inputs)) is not None:
                 return outputs
             values = self._run_whole(self._fed(inputs))
-            return values if self._is_plain else self._handed_out(values)
+            return values if self._is_plain else self._named_outputs(values)
         check_function("progress", progress)
-        return self._handed_out(self._values(inputs, progress))
+        return self._named_outputs(self._values(inputs, progress))
 
     @overload
     def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]: ...
@@ -206,7 +206,7 @@ class Model:
             self.gru_nodes[index], runs_of_nodes(self, inputs, (index,))[index], Path(self.path).name
         )
 
-    def _handed_out(self, values: Mapping[str, Any]) -> dict[str, Array]:
+    def _named_outputs(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """Return a run's outputs, by their public names."""
         return {
             name: values[value] if is_new else _copy(values[value]) for name, value, is_new in self._results
@@ -348,11 +348,11 @@ class Model:
             if info.value not in values and not may_lack:
                 raise SpecError(
                     f"{info.name!r}: missing; {self.path} requires it, {words_of(info)}"
-                    f"{self._of_lengths(info.value, values)}"
+                    f"{self._lengths_hint(info.value, values)}"
                 )
         return values
 
-    def _of_lengths(self, value: str, values: Mapping[str, Any]) -> str:
+    def _lengths_hint(self, value: str, values: Mapping[str, Any]) -> str:
         """Return a hint for an input that holds the lengths of a GRU; empty for other inputs."""
         for step in (node.step for node in self.gru_nodes):
             if step.value("sequence_lens") == value:
@@ -400,9 +400,9 @@ def traced(model: Model, inputs: Mapping[str, object]) -> tuple[dict[str, Array]
                 seen[index] = {name: array.copy() for name, array in arrays.items()}
 
         values = model.graph.whole.open(model.options, look)(model._fed(inputs))
-        return model._handed_out(values), seen
+        return model._named_outputs(values), seen
     values = {**model._constants, **model._values(inputs, None)}
-    return model._handed_out(values), [
+    return model._named_outputs(values), [
         {
             port: np.asarray(values[name])
             for port, name in (*node.inputs.items(), *node.outputs.items())

@@ -62,7 +62,7 @@ def register() -> str:
     with _registering:
         if _NAME not in {device.ep_name for device in onnxruntime.get_ep_devices()}:
             get_num_threads()  # reads the environment
-            _native.observe(_see, _warn)
+            _native.observe(_handle_node, _warn)
             try:
                 onnxruntime.register_execution_provider_library(_NAME, get_library_path())
             except Exception as error:  # the exceptions of ONNX Runtime share no base class
@@ -92,7 +92,7 @@ def remove_observer(number: int) -> None:
     del _observers[number]
 
 
-def _see(
+def _handle_node(
     session: int,
     moment: str,
     node: str,

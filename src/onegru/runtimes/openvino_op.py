@@ -44,7 +44,7 @@ _layers: WeakValueDictionary[str, PackedLayer] = WeakValueDictionary()
 
 # The layers by node, with the constants of their weights. They are not stored in the nodes, because OpenVINO
 # keeps nodes after the interpreter's end.
-_used: dict[int, tuple[LayerCache, tuple[int, ...]]] = {}
+_layers_of_nodes: dict[int, tuple[LayerCache, tuple[int, ...]]] = {}
 _numbers = itertools.count()
 
 
@@ -57,13 +57,13 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         super().__init__(self)
         check_names(self.operator, attributes)
         self._attributes = {
-            name: _to_visit(attribute, attributes.get(name, attribute.default))
+            name: _to_visitor(attribute, attributes.get(name, attribute.default))
             for name, attribute in self.operator.attributes.items()
         }
         self._may_go_on = self._goes_on = False  # with arguments that the specification forbids
         self.is_watched = False  # whether the caller looks for failures
         self._number = next(_numbers)
-        weakref.finalize(self, _used.pop, self._number, None)  # also at the interpreter's end
+        weakref.finalize(self, _layers_of_nodes.pop, self._number, None)  # also at the interpreter's end
         if inputs is not None:
             self.set_arguments(list(inputs))
             self.constructor_validate_and_infer_types()
@@ -159,7 +159,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
     def _values(self) -> dict[str, Any]:
         """Return the attributes in the specification's form."""
         known = self.operator.attributes
-        return {name: _visited(known[name], value) for name, value in self._attributes.items()}
+        return {name: _from_visitor(known[name], value) for name, value in self._attributes.items()}
 
     def _run(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         try:
@@ -184,12 +184,12 @@ class GruOp(openvino.Op):  # type: ignore[misc]
 
     def _layer(self, weights: Weights) -> PackedLayer:
         """Return the layer of these weights. It is packed once, and again only when they change."""
-        cache, constants = _used.get(self._number) or (LayerCache(), ())
+        cache, constants = _layers_of_nodes.get(self._number) or (LayerCache(), ())
         now = self._constants()
         packed = cache.last
         if packed is None or not now or now != constants:
             packed = cache.find(weights, f"GRU layer {self.get_friendly_name()!r}: ", self._pack)
-            _used[self._number] = cache, now
+            _layers_of_nodes[self._number] = cache, now
         return packed
 
     def _pack(self, weights: Weights) -> PackedLayer:
@@ -223,7 +223,7 @@ def _blank(dtype: np.dtype[Any] | None, shape: Sequence[int | None] | None) -> A
     return np.broadcast_to(np.zeros((), dtype), [size or 0 for size in shape])
 
 
-def _to_visit(attribute: Attribute, value: Any) -> Any:
+def _to_visitor(attribute: Attribute, value: Any) -> Any:
     """Return a value as OpenVINO's visitor takes it: numbers as text, because it takes no empty list."""
     match attribute.kind:
         case "floats":
@@ -240,8 +240,8 @@ def _to_visit(attribute: Attribute, value: Any) -> Any:
             return str(value)
 
 
-def _visited(attribute: Attribute, value: Any) -> Any:
-    """Return the value for one in the visitor's form."""
+def _from_visitor(attribute: Attribute, value: Any) -> Any:
+    """Return the value of an attribute from its form for the visitor."""
     if attribute.kind != "floats":
         return value
     try:
@@ -256,7 +256,7 @@ def attributes_of(node: Any, operator: OpSchema) -> dict[str, Any]:
     for name, value in node.get_attributes().items():
         if (attribute := operator.attributes.get(name)) is not None:
             is_text = attribute.kind == "floats" and isinstance(value, str)
-            values[name] = _visited(attribute, value) if is_text else value
+            values[name] = _from_visitor(attribute, value) if is_text else value
             if attribute.kind == "string":
                 values[name] = str(value).lower()
     return values

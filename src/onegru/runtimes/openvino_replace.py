@@ -49,7 +49,7 @@ _MOST_LAYERS = 10_000
 _MOST_NUMBERS = 1 << 28
 
 #: Called with the arrays of a layer after it has run, by the specification's names.
-Seen = Callable[[Mapping[str, Array]], None]
+LayerObserver = Callable[[Mapping[str, Array]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,11 @@ def layers_in(
         if node.get_type_name() in OPERATORS:
             yield ModelLayer(node, bodies, outside)
         for body, descriptions in bodies_of(node):
-            yield from layers_in(body, (*bodies, node), _given(node, descriptions, body, outside))
+            yield from layers_in(body, (*bodies, node), _sources_outside(node, descriptions, body, outside))
 
 
-def _given(node: Any, descriptions: Any, body: Any, outside: Mapping[str, Any]) -> dict[str, Any]:
+def _sources_outside(node: Any, descriptions: Any, body: Any, outside: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the sources of Parameters of a body that are the same in every iteration."""
     parameters = body.get_parameters()
     found = dict(outside)
     for description in descriptions:
@@ -115,7 +116,7 @@ def prepare(
 def replace_layer(
     ready: PreparedLayer,
     *,
-    seen: Seen | None = None,
+    observer: LayerObserver | None = None,
     all_steps: bool = False,
     is_watched: bool = False,
     keep: Callable[[object], None] = _kept.append,
@@ -128,18 +129,18 @@ def replace_layer(
     if lengths is not None:
         sources[lengths.name] = _as_int(sources[lengths.name])
     packed = ready.packed
-    state = _OpState(operator, attributes, names, packed, options, seen, is_watched)
+    state = _OpState(operator, attributes, names, packed, options, observer, is_watched)
     if packed is not None:
         if lengths is not None and all_steps:
             del sources[lengths.name]
         inputs = {name: value for name, value in sources.items() if name not in WEIGHTS}
         # A name from the content, so that OpenVINO's cache finds the same model, and only that.
         name = digest_of(f"{operator} {packed.layer.spec!r} {options!r}", packed.weights)
-        new = None if seen is not None else _native_node(packed.layer, name, operator, inputs, is_watched)
+        new = None if observer is not None else _native_node(packed.layer, name, operator, inputs, is_watched)
         if new is None:
             state = replace(state, names=list(inputs))
             new = _PythonGru.make(state, name, inputs.values(), keep)
-    elif seen is not None or options != DEFAULT_OPTIONS:
+    elif observer is not None or options != DEFAULT_OPTIONS:
         new = _PythonGru.make(state, "", sources.values(), keep)
     else:
         new = next(c for c in CLASSES if c.operator is operator)(list(sources.values()), **attributes)
@@ -148,14 +149,14 @@ def replace_layer(
         new.get_rt_info()["opset"] = f"none, as it is {ONLY_IN_MEMORY}"  # the readers' errors name it
     new.set_friendly_name(node.get_friendly_name())
     for index in range(node.get_output_size()):
-        given_by = new.output(min(index, new.get_output_size() - 1))
+        new_output = new.output(min(index, new.get_output_size() - 1))
         old = node.output(index)
-        given_by.get_tensor().set_names(old.get_names())
+        new_output.get_tensor().set_names(old.get_names())
         for target in list(old.get_target_inputs()):
-            target.replace_source_output(given_by)
-    nothing = openvino.op.Constant(np.zeros((), np.float32)).output(0)
+            target.replace_source_output(new_output)
+    placeholder = openvino.op.Constant(np.zeros((), np.float32)).output(0)
     for port in node.inputs():  # OpenVINO never frees operators made in Python, so they must not hold inputs
-        port.replace_source_output(nothing)
+        port.replace_source_output(placeholder)
 
 
 def _as_int(output: Any) -> Any:
@@ -296,7 +297,7 @@ class _OpState:
     names: Sequence[str]
     packed: PackedLayer | None  # if the weights are constants, which are then not inputs
     options: EngineOptions
-    seen: Seen | None
+    observer: LayerObserver | None
     is_watched: bool
     cache: LayerCache = field(default_factory=LayerCache)  # for computed weights
 
@@ -378,8 +379,8 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
             tensor.shape = list(array.shape)
             if array.size:
                 array_of(tensor)[...] = array
-        if state.seen is not None:
-            state.seen({**arrays, **results})
+        if state.observer is not None:
+            state.observer({**arrays, **results})
 
 
 def check_model(model: object) -> None:

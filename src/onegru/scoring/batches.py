@@ -13,7 +13,7 @@ from onegru.scoring.columns import Field, Ragged
 #: Steps of a batch, padding included. Its arrays then stay in the cache.
 STEPS = 8192
 
-#: The largest allowed number. No model runs faster with more steps.
+#: The largest allowed number of steps of a batch. No model runs faster with more steps.
 MOST_STEPS = 1 << 17
 
 _TILE = 16  # rows in a tile of the kernels

@@ -25,7 +25,7 @@ _AT_ONCE, _CODED_AT_ONCE = 32, 1024
 _CODED = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
 
 #: Approximate number of reads for the rows of a part.
-STEPS = 16
+READS = 16
 _MOST_PARTS = 10**6  # of a row group, whose size is an unchecked claim of the file
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
 _WIDEST = 64  # width of byte arrays of fixed length that are decoded like numbers: float16, decimals, UUIDs
@@ -76,7 +76,7 @@ def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path | None) ->
         if not text or "://" in text:
             what = "a URL" if text else "no name"
             raise SpecError.of("inputs", f"{text!r}: {what}; must be files on this machine")
-        for path in _meant(text, output, read):
+        for path in _files_of(text, output, read):
             if _is_not_text(str(path)):
                 raise SpecError(f"{str(path)!r}: a name that is not UTF-8; must be valid UTF-8")
             if found.setdefault(os.path.realpath(path), path) is not path:
@@ -94,7 +94,7 @@ def _is_not_text(name: str) -> bool:
     return any("\ud800" <= char <= "\udfff" for char in name)
 
 
-def _meant(text: str, output: Path | None, read: set[str]) -> list[Path]:
+def _files_of(text: str, output: Path | None, read: set[str]) -> list[Path]:
     """Return the files for a text, and add the folders that are read to `read`."""
     paths = [Path(text)]
     if not paths[0].exists() and glob.has_magic(text):
@@ -105,7 +105,7 @@ def _meant(text: str, output: Path | None, read: set[str]) -> list[Path]:
             raise SpecError(f"{text}: no such file")
     # A pattern may match a folder as well as the folder's content.
     listed = dict.fromkeys(
-        inner for item in paths for inner in (_inside(item, read) if item.is_dir() else [item])
+        inner for item in paths for inner in (_files_in(item, read) if item.is_dir() else [item])
     )
     if not listed:
         raise SpecError(f"{text}: a folder without files")
@@ -114,7 +114,7 @@ def _meant(text: str, output: Path | None, read: set[str]) -> list[Path]:
     return list(listed)
 
 
-def _inside(folder: Path, read: set[str]) -> list[Path]:
+def _files_in(folder: Path, read: set[str]) -> list[Path]:
     found: list[Path] = []
     seen: set[str] = set()  # because links may form a cycle
     for parent, folders, names in os.walk(folder, followlinks=True):
@@ -138,7 +138,7 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
     schema: pa.Schema | None = None
     columns = scorer.columns()
     for path in paths:
-        with opened(str(path)) as file, naming(str(path)):
+        with open_parquet(str(path)) as file, arrow_errors(str(path)):
             own = file.schema_arrow
             status = path.stat()
             _check_columns(scorer, path, own, schema)
@@ -148,8 +148,8 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
             types = {name: own.field(name).type for name in columns}
             groups = [metadata.row_group(index) for index in range(file.num_row_groups)]
             coded = tuple(name for name, kind in types.items() if _is_coded(name, kind, groups))
-            sizes = [_size_of(scorer, file.schema, group, types, coded) for group in groups]
-        parts += _parts(str(path), sizes, part_bytes, len(parts), coded)
+            measured = [_group_of(scorer, file.schema, group, types, coded) for group in groups]
+        parts += _parts(str(path), measured, part_bytes, len(parts), coded)
     if not parts:
         parts.append(Part(0, str(paths[0]), (), 0, 0, 0, 1, ()))
     assert schema is not None
@@ -162,9 +162,9 @@ def field_of_values(field: pa.Field) -> pa.Field:
     return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
 
 
-def opened(path: str, coded: Sequence[str] = ()) -> Any:
+def open_parquet(path: str, coded: Sequence[str] = ()) -> Any:
     """Open a Parquet file; the columns `coded` are read as dictionaries."""
-    with naming(path):
+    with arrow_errors(path):
         # Pages are read on demand, so no whole row group is in memory.
         return pq.ParquetFile(path, read_dictionary=coded, pre_buffer=False, buffer_size=1 << 20)
 
@@ -177,7 +177,7 @@ def check_same(plan: Plan, path: str) -> None:
         raise FormatError(f"{path}: has changed since the run began")
 
 
-class naming:  # in lower case, because it is used like a verb: `with naming(path):`
+class arrow_errors:  # in lower case, because it is used like a function
     """Context that adds the file name to errors of Arrow, which have many types."""
 
     def __init__(self, path: str) -> None:
@@ -217,11 +217,11 @@ def _is_coded(name: str, kind: pa.DataType, groups: Iterable[Any]) -> bool:
     )
 
 
-def _size_of(
+def _group_of(
     scorer: Scorer, schema: Any, group: Any, columns: Mapping[str, pa.DataType], coded: Collection[str]
 ) -> _Group:
-    """Return the size of a row group, and whether some of its columns are `coded`."""
-    total, most = 0, None
+    """Measure a row group; the string columns in `coded` are read as dictionaries."""
+    total, at_once = 0, None
     numbers = {name: 0 for name in columns}
     for index in range(group.num_columns):
         chunk = group.column(index)
@@ -234,14 +234,14 @@ def _size_of(
             if width is None:  # a dictionary stores repeated strings once
                 is_coded = name in coded or pa.types.is_dictionary(columns[name])
                 limit = _CODED_AT_ONCE if is_coded else _AT_ONCE
-                most = min(limit, most or limit)
+                at_once = min(limit, at_once or limit)
             numbers[name] += chunk.num_values
     program = scorer.program
     sequence = next(field for field in program.fields if field.is_sequence)
     steps = numbers[sequence.column] // sequence.width
     for result in program.results:
         total += (steps if result.is_sequence else group.num_rows) * result.width * 8
-    return _Group(group.num_rows, total, most)
+    return _Group(group.num_rows, total, at_once)
 
 
 class _Group(NamedTuple):
@@ -249,7 +249,7 @@ class _Group(NamedTuple):
 
     rows: int
     bytes: int
-    most: int | None
+    at_once: int | None
 
 
 def _parts(
@@ -258,12 +258,12 @@ def _parts(
     """Return the parts of a file, numbered from `number`: small row groups are joined, large ones split."""
     found: list[Part] = []
     first_row = 0
-    for chosen in _together(path, groups, part_bytes):
+    for chosen in _join_small(path, groups, part_bytes):
         rows = sum(groups[index].rows for index in chosen)
         size = sum(groups[index].bytes for index in chosen)
         each = max(1, rows * part_bytes // max(size, part_bytes))
-        limits = [most for index in chosen if (most := groups[index].most) is not None]
-        limits.append(max(1, each // STEPS))
+        limits = [rows_at_once for index in chosen if (rows_at_once := groups[index].at_once) is not None]
+        limits.append(max(1, each // READS))
         # Few rows of a large group at once, because some may be far longer than the average.
         if size > 2 * part_bytes:
             limits.append(_AT_ONCE)
@@ -274,7 +274,7 @@ def _parts(
     return found
 
 
-def _together(path: str, groups: Sequence[_Group], part_bytes: int) -> Iterator[tuple[int, ...]]:
+def _join_small(path: str, groups: Sequence[_Group], part_bytes: int) -> Iterator[tuple[int, ...]]:
     """Group row groups so that each group fits into a part; a larger row group is one group."""
     chosen: list[int] = []
     size = 0

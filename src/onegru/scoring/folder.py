@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.wording import count
-from onegru.scoring.dataset import naming
+from onegru.scoring.dataset import arrow_errors
 from onegru.scoring.scorer import SkippedRow
 from onegru.system.atomic_write import write_files
 from onegru.system.bounded import parse_json
@@ -98,13 +98,12 @@ class Folder:
         self, number: int, schema: pa.Schema, windows: Iterator[tuple[pa.Table, list[dict[str, object]]]]
     ) -> None:
         """Write a part atomically."""
-        plain = [name for name in schema.names if not _is_coded(schema.field(name).type)]
-        coded = [name for name in schema.names if name not in plain]
+        repeats = [name for name in schema.names if _may_repeat(schema.field(name).type)]
 
         def write(file: IO[bytes]) -> None:
             skipped: list[dict[str, object]] = []
             # Outputs rarely repeat, so a dictionary would not help.
-            with pq.ParquetWriter(file, schema, use_dictionary=coded, write_statistics=coded) as writer:
+            with pq.ParquetWriter(file, schema, use_dictionary=repeats, write_statistics=repeats) as writer:
                 for table, more in windows:
                     writer.write_table(table)
                     skipped += more
@@ -121,7 +120,7 @@ class Folder:
     def counts(self, number: int, rows: int, skips: bool) -> tuple[int, int]:
         """Return the number of rows and of skipped rows of an existing part."""
         path = str(self.part(number))
-        with naming(path):
+        with arrow_errors(path):
             metadata = pq.read_metadata(path)
         entry = (metadata.metadata or {}).get(_KEY)
         if entry is None:
@@ -173,7 +172,7 @@ def _is_leftover(name: str) -> bool:
     return _LEFTOVER.fullmatch(name) is not None
 
 
-def _is_coded(kind: pa.DataType) -> bool:
+def _may_repeat(kind: pa.DataType) -> bool:
     """Whether values of this type may repeat, so that a dictionary helps."""
     while pa.types.is_nested(kind) and kind.num_fields == 1:
         kind = kind.field(0).type

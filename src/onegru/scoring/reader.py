@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from onegru.core.errors import FormatError
 from onegru.scoring.columns import bytes_of
-from onegru.scoring.dataset import STEPS, Part, Plan, check_same, naming, opened
+from onegru.scoring.dataset import READS, Part, Plan, arrow_errors, check_same, open_parquet
 from onegru.scoring.scorer import Rows, Scorer
 
 
@@ -91,7 +91,7 @@ class _RowReader:
 def _tables(plan: Plan, part: Part) -> Iterator[pa.Table]:
     """Yield the rows of a part's row groups, as Arrow decodes them."""
     names = plan.schema.names
-    with opened(part.path, part.coded) as file, naming(part.path):
+    with open_parquet(part.path, part.coded) as file, arrow_errors(part.path):
         check_same(plan, part.path)
         for group in part.groups:  # one by one, because Arrow cannot join some types across groups
             for batch in file.iter_batches(part.batch, row_groups=[group], columns=names, use_threads=False):
@@ -104,8 +104,8 @@ def _joined(tables: Iterator[pa.Table], plan: Plan, names: Sequence[str]) -> Ite
     held: list[pa.Table] = []
     size = 0
     for table in tables:
-        is_small = bytes_of(table) <= plan.part_bytes // STEPS  # otherwise it is split first
-        if held and (not is_small or size > plan.part_bytes // STEPS):
+        is_small = bytes_of(table) <= plan.part_bytes // READS  # otherwise it is split first
+        if held and (not is_small or size > plan.part_bytes // READS):
             yield _in_one_piece(held, names)
             held, size = [], 0
         if is_small:

@@ -18,7 +18,7 @@ from onegru.layers.stack import Stack
 from onegru.models.load import load
 from onegru.models.model import Model
 from onegru.scoring.columns import Field, Gathered, check_columns
-from onegru.scoring.dataset import find_files, naming, opened
+from onegru.scoring.dataset import arrow_errors, find_files, open_parquet
 from onegru.scoring.programs.model_inputs import ModelInputs
 from onegru.scoring.programs.program import LayersProgram
 from onegru.scoring.scorer import columns_of, find_faults
@@ -79,7 +79,7 @@ def _rows(
 ) -> Iterator[tuple[dict[str, Array], Array]]:
     """Yield the first rows of a file, each as a separate batch for `Program.run`."""
     names = list(dict.fromkeys(field.column for field in fields))
-    with opened(str(path)) as file, naming(str(path)):
+    with open_parquet(str(path)) as file, arrow_errors(str(path)):
         with prefixed_errors(f"{path}: "):
             check_columns(fields, lengths_input, file.schema_arrow)
         first = 0

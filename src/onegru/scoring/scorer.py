@@ -339,11 +339,11 @@ class Rows:
     """Rows that are scored together, gathered from successive tables."""
 
     def __init__(
-        self, scorer: Scorer, schema: pa.Schema, words: str = "row ", first: int = 0, room: int = 0
+        self, scorer: Scorer, schema: pa.Schema, prefix: str = "row ", first: int = 0, room: int = 0
     ) -> None:
         self._scorer = scorer
         self._schema = scorer.schema(schema)
-        self._words, self._first = words, first  # the word for rows in messages, and the number of the first
+        self._prefix, self._first = prefix, first  # of row numbers in messages, and the first number
         self.fields = {field.name: Gathered(field, room) for field in scorer.program.fields}
         self._kept: list[pa.Table] = []
         self._is_run: list[Array] = []
@@ -383,7 +383,7 @@ class Rows:
         return self._row_name(row)
 
     def _row_name(self, row: int) -> str:
-        return f"{self._words}{self._first + row}"
+        return f"{self._prefix}{self._first + row}"
 
     def results(self, outputs: Sequence[pa.Array]) -> tuple[pa.Table, tuple[SkippedRow, ...]]:
         """Return all rows with their outputs, and the skipped rows."""

@@ -18,7 +18,7 @@ from onegru.torch.interest import InterestGRU, is_dynamic_gru, replacement_class
 from onegru.torch.modules import GRU, TorchGRU
 
 _CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.GRU: TorchGRU, nn.GRUCell: TorchGRUCell}
-_PACKED = (torch.float32, torch.float64)
+_PACKED_TYPES = (torch.float32, torch.float64)
 _OURS = (GRU, GRUCell, TorchGRU, TorchGRUCell)
 
 
@@ -135,12 +135,12 @@ def _why_not_packed(module: GRU | GRUCell) -> str:
     weights = (tensor for number in range(len(module.specs())) for tensor in module.weights_of(number))
     if any(tensor is not None and id(tensor) not in parameters for tensor in weights):
         return "some of its weights are not parameters: the program may compute them before each call"
-    if any(p.device.type != "cpu" or p.dtype not in _PACKED for p in module.parameters()):
+    if any(p.device.type != "cpu" or p.dtype not in _PACKED_TYPES for p in module.parameters()):
         return "its parameters are not float32 or float64, or not on the CPU"
     return ""
 
 
-def _unfrozen(model: nn.Module) -> tuple[str, ...]:
+def _unfreeze(model: nn.Module) -> tuple[str, ...]:
     """Undo `freeze`, and return the names of the modules that were frozen."""
     names = []
     for name, module in [*model.named_modules()]:
@@ -148,11 +148,11 @@ def _unfrozen(model: nn.Module) -> tuple[str, ...]:
             del module.frozen_layers, module.frozen_parameters
             names.append(name)
         if module.__dict__.pop("replaced_by_freeze", False):
-            _give_back(module)
+            _restore_class(module)
     return tuple(names)
 
 
-def _give_back(module: Any) -> None:
+def _restore_class(module: Any) -> None:
     """Turn a module into PyTorch's or DeepCTR-Torch's again."""
     if isinstance(module, InterestGRU):
         module.__class__ = type(module).__bases__[1]
@@ -172,7 +172,7 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     """
     if not isinstance(model, nn.Module):
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
-    if names := _unfrozen(model):
+    if names := _unfreeze(model):
         return names
     found = [(name, module) for name, module in model.named_modules() if type(module) in _OURS]
     for name, module in model.named_modules():
@@ -188,5 +188,5 @@ def restore(model: nn.Module) -> tuple[str, ...]:
             )
     found += [item for item in model.named_modules() if isinstance(item[1], InterestGRU)]
     for _, module in found:
-        _give_back(module)
+        _restore_class(module)
     return tuple(name for name, _ in found)

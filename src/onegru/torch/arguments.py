@@ -124,9 +124,9 @@ def check_steps(name: str, T: int) -> None:
         raise SpecError.of(name, "0 steps; must be 1 or more, as in PyTorch")
 
 
-def form_from(scalars: Sequence[Any]) -> TorchGruConfig:
+def form_of_scalars(scalars: Sequence[Any]) -> TorchGruConfig:
     """Return the configuration from the arguments of an operator."""
-    return _form_from(
+    return _form_of_scalars(
         *(
             tuple(item) if isinstance(item, Sequence) and not isinstance(item, str) else item
             for item in scalars
@@ -135,7 +135,7 @@ def form_from(scalars: Sequence[Any]) -> TorchGruConfig:
 
 
 @functools.lru_cache(maxsize=256)
-def _form_from(*values: Any) -> TorchGruConfig:
+def _form_of_scalars(*values: Any) -> TorchGruConfig:
     return TorchGruConfig(*values)
 
 

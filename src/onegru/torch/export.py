@@ -26,9 +26,9 @@ def export_layer(
     if resets is not None:
         raise SpecError.of("resets", "given; ONNX's GRU has no resets, so remove them to export it")
     D, each = form.num_directions, len(weights) // form.num_directions
-    own = [weights[d * each : (d + 1) * each] for d in range(D)]
-    W, R = (torch.stack([_in_order(of[index]) for of in own]) for index in (0, 1))
-    biases = [[_in_order(bias) for bias in of[2:] if bias is not None] for of in own]
+    directions = [weights[d * each : (d + 1) * each] for d in range(D)]
+    W, R = (torch.stack([_in_order(own[index]) for own in directions]) for index in (0, 1))
+    biases = [[_in_order(bias) for bias in own[2:] if bias is not None] for own in directions]
     B = torch.stack([torch.cat(pair) for pair in biases]) if all(biases) else None
     H = int(R.shape[2])
     lengths = None if lengths is None else lengths.to(torch.int32)

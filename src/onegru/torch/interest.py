@@ -59,10 +59,10 @@ class InterestGRU(nn.Module):
         return inputs._replace(data=joined(groups, results))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _made, (type(self).__bases__[1],), self.__dict__
+        return _empty_copy, (type(self).__bases__[1],), self.__dict__
 
 
-def _made(original: Any) -> Any:
+def _empty_copy(original: Any) -> Any:
     """Make an empty module of the class; copies and pickles then fill it."""
     kind = replacement_class(original)
     return kind.__new__(kind)

@@ -29,7 +29,7 @@ class Subclass(np.ndarray[Any, Any]):
 
 def general(model: onegru.Model, inputs: Mapping[str, object]) -> dict[str, Array]:
     assert model._run_whole is not None
-    return model._handed_out(model._run_whole(model._fed(inputs)))
+    return model._named_outputs(model._run_whole(model._fed(inputs)))
 
 
 def prepared(folder: Path, *feeds: dict[str, Array]) -> onegru.Model:

@@ -100,7 +100,7 @@ class Network:
             seen = None if observer is None else functools.partial(observer, number, "done")
             ready = prepare(layer, gru.operator, gru.attributes, options, f"{self._file}: {gru}: ")
             replace_layer(
-                ready, seen=seen, all_steps=gru.full_length, is_watched=True, keep=self._kept.append
+                ready, observer=seen, all_steps=gru.full_length, is_watched=True, keep=self._kept.append
             )
         try:
             self._model.validate_nodes_and_infer_types()

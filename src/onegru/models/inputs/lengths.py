@@ -54,22 +54,22 @@ class LengthsInput:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _Analysis:
     model_flow: ModelFlow | None
     found: Mapping[str, LengthsInput]
 
 
-_known: WeakKeyDictionary[Model, _Known] = WeakKeyDictionary()
+_analyses: WeakKeyDictionary[Model, _Analysis] = WeakKeyDictionary()
 
 
 def find_lengths(model: Model) -> Mapping[str, LengthsInput]:
     """Return the inputs that contain lengths, by name; empty if onegru cannot follow the operators."""
-    return _look(model).found
+    return _analysis_of(model).found
 
 
 def steps_of(model: Model, lengths: LengthsInput, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
     """Return the step count that lengths must fit, if the file gives it; else None."""
-    model_flow = _look(model).model_flow
+    model_flow = _analysis_of(model).model_flow
     if model_flow is None or lengths.is_scaled:
         return None
     sizes: dict[object, int] = {}
@@ -92,7 +92,7 @@ def count_steps(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
 
 
 def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, int]:
-    """Return the same counts from the result of `Model._all_runs`."""
+    """Return the same counts from the result of `runs_of_nodes`."""
     found: dict[str, int] = {}
     for gru, runs in zip(model.gru_nodes, seen, strict=True):
         lengths, axis = gru.step.port("sequence_lens"), gru.step.axis("X", "T")
@@ -105,23 +105,23 @@ def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[
     return found
 
 
-def _look(model: Model) -> _Known:
-    if model not in _known:
+def _analysis_of(model: Model) -> _Analysis:
+    if model not in _analyses:
         model_flow = read_model_flow(model.graph)
         found: Mapping[str, LengthsInput] = {}
         if model_flow is not None:
             try:
-                found = _find(model_flow)
+                found = _find_lengths(model_flow)
             except BROKEN:
                 model_flow = None
-        _known[model] = _Known(model_flow, found)
-    return _known[model]
+        _analyses[model] = _Analysis(model_flow, found)
+    return _analyses[model]
 
 
-def _find(model_flow: ModelFlow) -> dict[str, LengthsInput]:
+def _find_lengths(model_flow: ModelFlow) -> dict[str, LengthsInput]:
     names = {value: name for name, value in model_flow.inputs.items()}
     found: dict[str, LengthsInput] = {}
-    for flow, op, index, axis in _takers(model_flow.flow):
+    for flow, op, index, axis in _uses(model_flow.flow):
         for value, is_scaled in _roots(flow, op.inputs[index]):
             if value in names:
                 item = found.setdefault(names[value], LengthsInput())
@@ -133,7 +133,7 @@ def _find(model_flow: ModelFlow) -> dict[str, LengthsInput]:
     return found
 
 
-def _takers(flow: Flow) -> Iterator[tuple[Flow, Op, int, int | None]]:
+def _uses(flow: Flow) -> Iterator[tuple[Flow, Op, int, int | None]]:
     """Yield the flow, operator and input index of each user of lengths, and a recurrence's time axis."""
     for here in all_flows(flow):
         for op in here.ops:

@@ -60,7 +60,7 @@ def draw_inputs(
         if min(asked if isinstance(asked, tuple) else (asked,), default=1) < 1:
             raise SpecError.of("dims", f"{name} is {asked}; must be at least 1")
     shapes, _ = missing_shapes(model, {}, sizes, dims or {}, {}, "dims")
-    return _Draw(model, {}, seed, shapes, others).finite()
+    return _Draw(model, {}, seed, shapes, others).best()
 
 
 _AGAIN, _TURNS = 1 << 20, 4  # seed increment for other random inputs, and the number of attempts
@@ -86,7 +86,7 @@ def count_moved(
     given = {name: array for name, array in run.inputs.items() if name not in shapes}
     moved: dict[str, int] = {}
     for turn in range(1, _TURNS + 1):  # a few random integers may be equal
-        again = _Draw(model, given, seed + turn * _AGAIN, shapes, others).finite().outputs
+        again = _Draw(model, given, seed + turn * _AGAIN, shapes, others).best().outputs
         moved = {name: _count_moved(array, again.get(name)) for name, array in run.outputs.items()}
         if any(moved.values()):
             break
@@ -123,7 +123,7 @@ def pick_inputs(
         shapes, picked = missing_shapes(model, given, plan, dims, known, argument)
         if default is not None:
             picked = {}
-        drawn = _Draw(model, given, seed, shapes).finite() if shapes else Drawn({}, {}, None)
+        drawn = _Draw(model, given, seed, shapes).best() if shapes else Drawn({}, {}, None)
         if drawn.error is None or not picked:
             return drawn.inputs, picked
         first = first or drawn.error
@@ -133,7 +133,7 @@ def pick_inputs(
 
 #: Distributions of random values. The first one is used unless outputs are not finite. Integers are 0 and 1
 #: in the first one, which are valid as most indices, and 1 and 2 in the others, which are valid as divisors.
-WAYS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
+DISTRIBUTIONS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "positive": lambda rng, shape: rng.uniform(0.5, 1.5, shape),
     "below 1": lambda rng, shape: rng.uniform(0.05, 0.95, shape),
@@ -141,7 +141,7 @@ WAYS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "negative": lambda rng, shape: rng.uniform(-1.5, -0.5, shape),
     "whole": lambda rng, shape: rng.integers(1, 4, shape).astype(np.float64),
 }
-_NORMAL = next(iter(WAYS))
+_NORMAL = next(iter(DISTRIBUTIONS))
 _MOST_VARIED = 8  # largest number of inputs that get a separate distribution
 
 
@@ -193,16 +193,16 @@ class _Draw:
             for info in self.infos
         }
 
-    def finite(self) -> Drawn:
+    def best(self) -> Drawn:
         """Return inputs with finite outputs, or with the most finite values."""
         names = [info.name for info in self.infos if info.name not in self.longest]
         best: _Try | None = None
-        for way in WAYS if names else [_NORMAL]:
+        for way in DISTRIBUTIONS if names else [_NORMAL]:
             best = self._better(best, dict.fromkeys(names, way))
             if best is not None and best.is_finite:
                 return best.drawn
         for name in names[:_MOST_VARIED] if len(names) > 1 else ():
-            for way in WAYS if best is not None else ():
+            for way in DISTRIBUTIONS if best is not None else ():
                 best = self._better(best, {**(best.ways if best is not None else {}), name: way})
                 if best is not None and best.is_finite:
                     return best.drawn
@@ -237,11 +237,11 @@ class _Draw:
             return
         for name, lengths in find_lengths(model).items():
             # Floats may be fractions of the steps, or anything else if no recurrence reads them.
-            is_open = lengths.is_scaled or not lengths.is_sure
-            if name not in wanted or (kinds[name] == "f" and is_open):
+            is_doubtful = lengths.is_scaled or not lengths.is_sure
+            if name not in wanted or (kinds[name] == "f" and is_doubtful):
                 continue
             steps = steps_of(model, lengths, shapes)
-            if steps is None and (steps := self._tried(model, name, lengths)) is None:
+            if steps is None and (steps := self._try_steps(model, name, lengths)) is None:
                 self.longest.pop(name, None)
             else:
                 self.longest[name] = steps
@@ -252,7 +252,7 @@ class _Draw:
         shape = self.shapes[name] if declared is None else declared
         return len(shape) <= 2 and sum(size != 1 for size in shape) <= 1
 
-    def _tried(self, model: Model, name: str, lengths: LengthsInput) -> int | None:
+    def _try_steps(self, model: Model, name: str, lengths: LengthsInput) -> int | None:
         """Find the step count for lengths by running the model; else 1, or None if unsure."""
         least = self.longest[name] = 1
         steps: list[int] = []
@@ -329,11 +329,11 @@ def _numpy_kind(info: TensorInfo) -> str:
 def draw_numbers(
     rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], way: str = _NORMAL
 ) -> Array:
-    """Generate random values of a type, from one of the distributions in `WAYS`."""
+    """Generate random values of a type, from one of the distributions in `DISTRIBUTIONS`."""
     if dtype.kind in "iub":
         least = int(way != _NORMAL and dtype.kind != "b")
         return rng.integers(least, least + 2, shape).astype(dtype)
-    return WAYS[way](rng, shape).astype(dtype)
+    return DISTRIBUTIONS[way](rng, shape).astype(dtype)
 
 
 def _draw_lengths(rng: np.random.Generator, info: TensorInfo, shape: tuple[int, ...], longest: int) -> Array:

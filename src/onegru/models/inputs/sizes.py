@@ -99,7 +99,7 @@ def shapes_of(
             words = ", ".join(sorted(map(repr, names))) or "none"
             raise SpecError.of(argument, f"{name!r}; must be a dynamic dimension of an input: {words}")
         shapes[name] = size if isinstance(size, tuple) else (size,)
-        _learn(info, shapes[name], sizes, argument)
+        _add_sizes(info, shapes[name], sizes, argument)
 
     def decide(info: TensorInfo, axis: int) -> int:
         name = dimension_name(info, axis)
@@ -118,7 +118,7 @@ def shapes_of(
     return shapes
 
 
-def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argument: str) -> None:
+def _add_sizes(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argument: str) -> None:
     """Add the sizes of dynamic dimensions from the full shape of an input."""
     location = f"{argument}: {info.name!r} is {','.join(map(str, shape))}"
     if info.shape is None:

@@ -16,7 +16,7 @@ from onegru.core.errors import FormatError, OneGRUError, SpecError, SpecWarning,
 from onegru.core.wording import count, shape_words
 from onegru.dataflow.walk import all_flows
 from onegru.formats.graph import by_name
-from onegru.models.inputs.random import WAYS, draw_numbers
+from onegru.models.inputs.random import DISTRIBUTIONS, draw_numbers
 from onegru.models.model import Model
 from onegru.operators import onnx, openvino
 from onegru.scoring.columns import Field
@@ -91,8 +91,8 @@ class ModelProgram:
 
     # Trial runs
 
-    def _draw(self, rows: int, steps: int, way: str = next(iter(WAYS))) -> dict[str, Array]:
-        """Return random values of all fields for `run`, generated in one of `WAYS`."""
+    def _draw(self, rows: int, steps: int, way: str = next(iter(DISTRIBUTIONS))) -> dict[str, Array]:
+        """Return random values of all fields for `run`, generated in one of `DISTRIBUTIONS`."""
         rng = np.random.default_rng(0)
         return {
             field.name: draw_numbers(
@@ -174,7 +174,7 @@ class ModelProgram:
     def _find_influence(self, lengths: Array, row: int) -> str | None:
         """Return how a random row's batch influences its outputs; None if it does not."""
         steps, own_lengths = int(lengths[row]), lengths[row : row + 1]
-        for way in WAYS:  # until outputs are finite, because NaN equals any NaN
+        for way in DISTRIBUTIONS:  # until outputs are finite, because NaN equals any NaN
             arrays, own = self._draw_batch(lengths, row, way)
             with suppress(OneGRUError, ValueError):
                 if not why_inconclusive(self.run(own, own_lengths)):

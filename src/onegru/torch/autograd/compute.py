@@ -112,12 +112,12 @@ def backward(
     form: TorchGruConfig,
     tensors: Tensors,
     Y: Tensor,
-    by: Tensors,
+    d_outputs: Tensors,
     wanted: Sequence[bool],
     gates: Tensor | None = None,
 ) -> list[Tensor | None]:
     """Return the wanted gradients of X, initial_h, attention and the weights."""
-    X, attention, (dY, dY_h) = tensors[0], tensors[2], by
+    X, attention, (dY, dY_h) = tensors[0], tensors[2], d_outputs
     saved = gates if gates is not None and gates.numel() else None
     layer = _layer(form, X, tensors[5:], attention is not None, packs=saved is None)
     if dY is not None:

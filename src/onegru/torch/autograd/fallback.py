@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,31 +106,31 @@ def forward(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
 
 
 def gradients(
-    form: TorchGruConfig, given: Sequence[Any], outputs: Tensors, wanted: Sequence[bool]
+    form: TorchGruConfig, tensors: Tensors, d_outputs: Tensors, wanted: Sequence[bool]
 ) -> list[Tensor | None]:
     """Return the gradients of a call. They can be differentiated and transformed again."""
-    values = [*given[:3], *given[5:]]
+    values = [*tensors[:3], *tensors[5:]]
     indices = [index for index, is_wanted in enumerate(wanted) if is_wanted]
 
     def call(*chosen: Tensor) -> tuple[Tensor, Tensor]:
         own = [
             chosen[indices.index(index)] if index in indices else value for index, value in enumerate(values)
         ]
-        return forward(form, (*own[:3], *given[3:5], *own[3:]))
+        return forward(form, (*own[:3], *tensors[3:5], *own[3:]))
 
     chosen = [values[index] for index in indices]
     results: Sequence[Tensor]
-    if any(dy is not None and is_batched_gradient(dy) for dy in outputs):
+    if any(dy is not None and is_batched_gradient(dy) for dy in d_outputs):
         # `torch.func.vjp` rejects the batches of `is_grads_batched`; autograd accepts them. The views are
         # needed because a tensor may be passed twice.
         with torch.enable_grad():
             chosen = [value.view_as(value) for value in chosen]
             found = call(*chosen)
-        pairs = [(y, dy) for y, dy in zip(found, outputs, strict=True) if dy is not None]
+        pairs = [(y, dy) for y, dy in zip(found, d_outputs, strict=True) if dy is not None]
         ys, dys = zip(*pairs, strict=True)
         results = torch.autograd.grad(ys, chosen, dys, create_graph=torch.is_grad_enabled())
     else:
         found, pull = torch.func.vjp(call, *chosen)
-        ends = zip(found, outputs, strict=True)
+        ends = zip(found, d_outputs, strict=True)
         results = pull(tuple(torch.zeros_like(y) if dy is None else dy for y, dy in ends))
     return [results[indices.index(index)] if index in indices else None for index in range(len(values))]

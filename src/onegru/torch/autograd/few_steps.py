@@ -17,6 +17,8 @@ from onegru.torch.autograd.memory import ABSENT, TYPES, Rows, Tensors, room_of, 
 from onegru.torch.autograd.watching import EXCHANGE, is_profiled
 
 _NUMBERS = {name: index for index, name in enumerate(ACTIVATIONS)}
+#: Rows of H values that a step saves: the arguments of r, z and n; h·Rnᵀ + Rbn; the state.
+SAVED = 5
 # T, B, I, H, and the number of threads that PyTorch may use.
 _Sizes = tuple[int, int, int, int, int]
 
@@ -152,7 +154,7 @@ def run_on_memory(
         (
             _native_form(form, d, has_scores),
             *_inputs(memory, d),
-            (kept + d * B * 5 * row, D * B * 5 * row, 5 * row) if kept else ABSENT,
+            (kept + d * B * SAVED * row, D * B * SAVED * row, SAVED * row) if kept else ABSENT,
             (y + d * row, B * D * row, D * row),
             (last + d * B * row, 0, row),
         )
@@ -165,7 +167,7 @@ def gradients_of_few_steps(
     form: TorchGruConfig,
     tensors: Tensors,
     gates: Tensor,
-    by: tuple[Tensor | None, Tensor | None],
+    d_outputs: tuple[Tensor | None, Tensor | None],
     wanted: Sequence[bool],
 ) -> list[Tensor | None] | None:
     """Return the gradients of X, initial_h, attention and the weights; None if memory is not plain."""
@@ -181,9 +183,9 @@ def gradients_of_few_steps(
             found[index] = X.new_empty(shapes[index])
         elif is_wanted and (weight := tensors[index + 2]) is not None:
             found[index] = X.new_empty(weight.shape)
-    dY, dY_h = (None if item is None else item.contiguous() for item in by)
+    dY, dY_h = (None if item is None else item.contiguous() for item in d_outputs)
     of_Y = (B, H) if memory.is_cell else (T, B, D * H)
-    others = rows_of((gates, dY, dY_h), ((T, D, B, 5, H), of_Y, (D, B, H)), "ccc", X.dtype)
+    others = rows_of((gates, dY, dY_h), ((T, D, B, SAVED, H), of_Y, (D, B, H)), "ccc", X.dtype)
     if others is None:
         return None
     at = [0 if item is None else item.data_ptr() for item in found]
@@ -193,7 +195,7 @@ def gradients_of_few_steps(
         (
             _native_form(form, d, tensors[2] is not None),
             *_inputs(memory, d),
-            (kept + d * B * 5 * row, D * B * 5 * row, 5 * row),
+            (kept + d * B * SAVED * row, D * B * SAVED * row, SAVED * row),
             (
                 (y + d * row, B * by_row, by_row) if y else ABSENT,
                 (y_h + d * B * row, 0, row) if y_h else ABSENT,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig
-from onegru.torch.autograd.few_steps import Memory, gradients_of_few_steps, memory_of, run_on_memory
+from onegru.torch.autograd.few_steps import SAVED, Memory, gradients_of_few_steps, memory_of, run_on_memory
 from onegru.torch.autograd.loop_gradients import SavedStep, StepsGradient, weights_of_loop
 from onegru.torch.autograd.memory import Tensors
 from onegru.torch.autograd.operators import gradients
@@ -40,7 +40,7 @@ class OnegruFewSteps(torch.autograd.Function):
         (T, B, _, H, _), D, is_cell = memory.sizes, form.num_directions, X.dim() == 2
         Y = X.new_empty((B, H) if is_cell else (T, B, D * H))
         Y_h = Y if is_cell else X.new_empty((D, B, H))
-        gates = X.new_empty((T, D, B, 5, H))
+        gates = X.new_empty((T, D, B, SAVED, H))
         run_on_memory(form, memory, tensors[2] is not None, Y, Y_h, gates)
         ctx.form, ctx.is_cell = form, is_cell
         ctx.set_materialize_grads(False)

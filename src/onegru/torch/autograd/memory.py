@@ -53,7 +53,8 @@ def array_if_given(name: str, tensor: Tensor | None) -> Array | None:
 def rows_of(
     tensors: Tensors, shapes: tuple[tuple[int, ...], ...], kinds: str, dtype: torch.dtype
 ) -> tuple[list[Rows], list[Any]] | None:
-    """Return addresses and strides of tensors, as the module's `tensor_rows`; None if memory is not plain."""
+    """Return addresses and strides of tensors, as `_native.tensor_rows`; None if memory is not plain."""
+    # Kinds: "s" any strides, "r" contiguous rows; contiguous: "c", "l" for int64, "b" for booleans.
     # The returned storages keep the memory alive while it is read, even if another thread changes the
     # tensors. The size of a storage shows whether its memory was freed.
     found = room_of(tensors)
@@ -72,7 +73,7 @@ def rows_of(
 
 
 def room_of(tensors: Tensors) -> tuple[list[int], list[Any]] | None:
-    """Return the addresses of the tensors' storages, and the storages; None if a tensor has no plain one."""
+    """Return begin and end of each tensor's storage, and the storages; None if one is not plain."""
     room: list[int] = []
     storages: list[Any] = []
     for tensor in tensors:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from onegru.core.errors import SpecError
-from onegru.torch.arguments import TorchGruConfig, form_from
+from onegru.torch.arguments import TorchGruConfig, form_of_scalars
 from onegru.torch.autograd import fallback
 from onegru.torch.autograd.compute import backward, forward, output_of
 from onegru.torch.autograd.memory import TYPES, Tensors
@@ -31,7 +31,7 @@ _FORM = (
 _INPUTS = 5  # number of tensors before the weights
 
 
-class _Given(NamedTuple):
+class _OperatorTensors(NamedTuple):
     """Tensors of an operator, in the order of its schema."""
 
     X: Tensor
@@ -50,7 +50,7 @@ class _Given(NamedTuple):
         return [*self[:_INPUTS], *(w for own in zip(self.W, self.R, *biases, strict=True) for w in own)]
 
 
-def _given(tensors: Tensors) -> _Given:
+def _operator_tensors(tensors: Tensors) -> _OperatorTensors:
     """Return the inverse of `in_a_row`. If only one direction has a bias, the other bias is zero."""
     X, W = tensors[0], tensors[_INPUTS::4]
     weights: list[list[Tensor]] = []
@@ -62,10 +62,10 @@ def _given(tensors: Tensors) -> _Given:
             for item, w in zip(own, W, strict=True)
         ]
         weights.append([item for item in zero if item is not None] if is_there else [])
-    return _Given(X, *tensors[1:_INPUTS], *weights)
+    return _OperatorTensors(X, *tensors[1:_INPUTS], *weights)
 
 
-def _check(given: _Given, form: TorchGruConfig) -> None:
+def _check(given: _OperatorTensors, form: TorchGruConfig) -> None:
     """Raise SpecError unless the lists match the number of directions, and a kernel has X's type."""
     D = form.num_directions
     lists = {"W": given.W, "R": given.R, "Wb": given.Wb, "Rb": given.Rb}
@@ -83,8 +83,8 @@ def _check(given: _Given, form: TorchGruConfig) -> None:
 )
 def _operator(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return Y [T, B, D·H], Y_h, and Y [T, B, D, H] for the gradients."""
-    given = _Given(*arguments[: len(_Given._fields)])
-    form = form_from(arguments[len(given) :])
+    given = _OperatorTensors(*arguments[: len(_OperatorTensors._fields)])
+    form = form_of_scalars(arguments[len(given) :])
     _check(given, form)
     Y, Y_h, _ = forward(form, given.in_a_row())
     return output_of(Y, True), Y_h, Y
@@ -92,7 +92,7 @@ def _operator(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 @_operator.register_fake
 def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    X, R = arguments[0], _Given(*arguments[: len(_Given._fields)]).R
+    X, R = arguments[0], _OperatorTensors(*arguments[: len(_OperatorTensors._fields)]).R
     T, B, D, H = X.shape[0], X.shape[1], len(R), R[0].shape[1]
     return X.new_empty(T, B, D * H), X.new_empty(D, B, H), X.new_empty(T, B, D, H)
 
@@ -104,15 +104,15 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 )
 def _backward_operator(*arguments: Any) -> list[Tensor]:
     """Return the wanted gradients of X, initial_h, attention, and each direction's weights."""
-    given = _Given(*arguments[: len(_Given._fields)])
+    given = _OperatorTensors(*arguments[: len(_OperatorTensors._fields)])
     Y, dY, dY_h, wanted, *scalars = arguments[len(given) :]
-    form = form_from(scalars)
+    form = form_of_scalars(scalars)
     _check(given, form)
     tensors = given.in_a_row()
-    by = (*tensors[:3], *tensors[_INPUTS:])
-    if len(wanted) != len(by) or any(w and t is None for w, t in zip(wanted, by, strict=True)):
+    derived = (*tensors[:3], *tensors[_INPUTS:])
+    if len(wanted) != len(derived) or any(w and t is None for w, t in zip(wanted, derived, strict=True)):
         raise SpecError.of(
-            "wanted", f"{list(wanted)}; must be {len(by)}, True only for tensors that are given"
+            "wanted", f"{list(wanted)}; must be {len(derived)}, True only for tensors that are given"
         )
     found = backward(form, tensors, Y, (dY, dY_h), wanted)
     return [item for item in found if item is not None]
@@ -120,44 +120,44 @@ def _backward_operator(*arguments: Any) -> list[Tensor]:
 
 @_backward_operator.register_fake
 def _(*arguments: Any) -> list[Tensor]:
-    tensors = _Given(*arguments[: len(_Given._fields)]).in_a_row()
-    wanted = arguments[len(_Given._fields) + 3]
-    by = (*tensors[:3], *tensors[_INPUTS:])
+    tensors = _OperatorTensors(*arguments[: len(_OperatorTensors._fields)]).in_a_row()
+    wanted = arguments[len(_OperatorTensors._fields) + 3]
+    derived = (*tensors[:3], *tensors[_INPUTS:])
     return [
         tensor.new_empty(tensor.shape)
-        for tensor, is_wanted in zip(by, wanted, strict=True)
+        for tensor, is_wanted in zip(derived, wanted, strict=True)
         if is_wanted and tensor is not None
     ]
 
 
 def call_operator(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor, Tensor]:
     """Return Y [T, B, D·H], Y_h and Y [T, B, D, H], computed by the operator."""
-    found: tuple[Tensor, Tensor, Tensor] = _operator(*_given(tensors), *form.scalars)
+    found: tuple[Tensor, Tensor, Tensor] = _operator(*_operator_tensors(tensors), *form.scalars)
     return found
 
 
 def call_backward_operator(
-    form: TorchGruConfig, tensors: Tensors, Y: Tensor, by: Tensors, wanted: Sequence[bool]
+    form: TorchGruConfig, tensors: Tensors, Y: Tensor, d_outputs: Tensors, wanted: Sequence[bool]
 ) -> list[Tensor | None]:
     """Return the gradients, as `onegru.torch.autograd.compute.backward`, computed by the operator."""
-    found = iter(_backward_operator(*_given(tensors), Y, *by, list(wanted), *form.scalars))
+    found = iter(_backward_operator(*_operator_tensors(tensors), Y, *d_outputs, list(wanted), *form.scalars))
     return [next(found) if is_wanted else None for is_wanted in wanted]
 
 
 def gradients(
-    form: TorchGruConfig, saved: Saved, Y: Tensor, by: Tensors, gates: Tensor | None = None
+    form: TorchGruConfig, saved: Saved, Y: Tensor, d_outputs: Tensors, gates: Tensor | None = None
 ) -> list[Tensor | None]:
     """Return the gradients of a call: differentiable, by an operator that modes see, or by the kernels."""
     tensors, _, wanted, create_graph = saved
     if create_graph:
-        return fallback.gradients(form, tensors, by, wanted)
-    if is_intercepted(*tensors, Y, *by):
-        return call_backward_operator(form, tensors, Y, by, wanted)
-    return backward(form, tensors, Y, by, wanted, gates)
+        return fallback.gradients(form, tensors, d_outputs, wanted)
+    if is_intercepted(*tensors, Y, *d_outputs):
+        return call_backward_operator(form, tensors, Y, d_outputs, wanted)
+    return backward(form, tensors, Y, d_outputs, wanted, gates)
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    given = _Given(*inputs[: len(_Given._fields)])
+    given = _OperatorTensors(*inputs[: len(_OperatorTensors._fields)])
     ctx.form, ctx.has_biases = inputs[len(given) :], [bool(own) for own in given[-2:]]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[2])  # the gradients need only its values
@@ -171,7 +171,7 @@ def _operator_backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None, _: Any)
         bool(own[d]) if own else False for d in range(Y.shape[2]) for own in needed[_INPUTS : _INPUTS + 4]
     ]
     wanted = [*map(bool, needed[:3]), *by_weights]
-    form = form_from(ctx.form)
+    form = form_of_scalars(ctx.form)
     found = call_backward_operator(form, tensors, Y, (dY, dY_h), wanted)
     lists = [found[3 + index :: 4] for index in range(4)]
     for index, has_any in enumerate(ctx.has_biases, 2):

@@ -40,11 +40,11 @@ class Saved(NamedTuple):
     create_graph: bool  # whether the gradients will be differentiated or transformed again
 
 
-def unpack_saved(ctx: Any, form: TorchGruConfig, *by: Tensor | None) -> Saved:
+def unpack_saved(ctx: Any, form: TorchGruConfig, *d_outputs: Tensor | None) -> Saved:
     """Return the saved tensors of a call, given the gradients of its outputs."""
     inputs = 5 + 4 * form.num_directions
     needed, leaves = ctx.needs_input_grad[2 : 2 + inputs], ctx.leaves
-    create_graph = torch.is_grad_enabled() or any(map(is_transformed, by))
+    create_graph = torch.is_grad_enabled() or any(map(is_transformed, d_outputs))
     found = list(ctx.saved_tensors)
     tensors = found[len(leaves) :]
     for index, numbers in zip(leaves, found, strict=False):
