@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from onegru.formats import keras_archive
-from onegru.system.child_process import Ended
+from onegru.system.child_process import ChildResult
 from tests.fuzz.corpus import Files, corpus
 from tests.fuzz.mutate import changed
 from tests.fuzz.worker import judge_files, prepare
@@ -85,11 +85,11 @@ def judge(kind: str, data: bytes, events: list[str]) -> str:
     return str(found["outcome"])
 
 
-def run_here(module: str, arguments: Sequence[str], folder: Path, limits: object) -> Ended:
+def run_here(module: str, arguments: Sequence[str], folder: Path, limits: object) -> ChildResult:
     """As `run_child`, in this process, where the code of what reads files of Keras counts."""
     with chdir(folder):
         importlib.import_module(module).main(arguments)
-    return Ended(0, "")
+    return ChildResult(0, "")
 
 
 def run(atheris: Any, kind: str, options: Sequence[str]) -> None:

@@ -169,7 +169,7 @@ def test_limits(
 ) -> None:
     began = time.monotonic()
     ended = run_child(child(tmp_path, body, monkeypatch), [], tmp_path, limits)
-    assert ended.code == code and (ended.words == words or not words)
+    assert ended.code == code and (ended.error == words or not words)
     assert time.monotonic() - began < 30
 
 

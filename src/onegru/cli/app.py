@@ -73,7 +73,7 @@ def run() -> int:
         return _run()
 
 
-def _plainer(error: UnicodeError) -> tuple[str | bytes, int]:
+def _replace_character(error: UnicodeError) -> tuple[str | bytes, int]:
     """Replace characters that a terminal lacks."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -83,7 +83,7 @@ def _plainer(error: UnicodeError) -> tuple[str | bytes, int]:
     return codecs.backslashreplace_errors(error)
 
 
-codecs.register_error("onegru", _plainer)
+codecs.register_error("onegru", _replace_character)
 
 
 def _nowhere() -> TextIO:
@@ -98,13 +98,13 @@ def _run() -> int:
     except typer.Exit as stop:
         return int(stop.exit_code)
     except BrokenPipeError:
-        return _unread()
+        return _output_closed()
     except SystemExit as stop:  # typer raises it after completion, and for a broken pipe
-        return _unread() if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
+        return _output_closed() if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     except (typer.Abort, KeyboardInterrupt) as stop:
         return _fail("; ".join(["interrupted", *map(str, stop.args)]), _INTERRUPTED)
     except onegru.OneGRUError as error:
-        return _fail(_as_given(error))
+        return _fail(_with_option_name(error))
     except UnsupportedError as error:  # this build has no kernels for the file
         return _fail(str(error))
     except MemoryError as error:
@@ -141,7 +141,7 @@ _OPTIONS = {
 }
 
 
-def _as_given(error: onegru.OneGRUError) -> str:
+def _with_option_name(error: onegru.OneGRUError) -> str:
     """Name the option instead of the Python argument in a message."""
     argument, words = getattr(error, "argument", None), str(error)
     if argument is None:
@@ -159,7 +159,7 @@ def _as_given(error: onegru.OneGRUError) -> str:
     return words
 
 
-def _unread() -> int:
+def _output_closed() -> int:
     """Return the exit code if the reader of the output closes it early."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python then writes nothing more
     return 0

@@ -40,7 +40,7 @@ def show_run(
 ) -> None:
     """Print one or two lines for each input and output, then the time."""
     rows = [
-        (kind, safe(name), *_outline(array))
+        (kind, safe(name), *_array_cells(array))
         for kind, arrays in (("in", values), ("out", results))
         for name, array in arrays.items()
     ]
@@ -175,7 +175,7 @@ def _show_gru(console: Console, item: GruReport) -> None:
         size = f"{item.parameters:,} ({item.bytes:,} bytes)"
     table = _grid(2)
     table.add_row(
-        "input → hidden", f"{_or(item.input_size)} → {_or(item.hidden_size)}, {item.dtype or 'any type'}"
+        "input → hidden", f"{_size(item.input_size)} → {_size(item.hidden_size)}, {item.dtype or 'any type'}"
     )
     if item.bodies:
         table.add_row("inside", safe(", in ".join(reversed(item.bodies))))
@@ -210,7 +210,7 @@ def _grid(columns: int) -> Table:
     return table
 
 
-def _outline(value: Any) -> tuple[str, str, str, str, str]:
+def _array_cells(value: Any) -> tuple[str, str, str, str, str]:
     if not isinstance(value, np.ndarray):
         kind = "map" if isinstance(value, Mapping) else "sequence"
         return kind, f"of {len(value)}" if isinstance(value, Sized) else "", "", "", ""
@@ -233,5 +233,5 @@ def _nodes(grus: int, others: int) -> str:
     return f"{count(grus, 'GRU node')} and {count(others, 'other node')}"
 
 
-def _or(size: int | None) -> str:
+def _size(size: int | None) -> str:
     return "?" if size is None else str(size)

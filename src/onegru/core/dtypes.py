@@ -49,7 +49,7 @@ DEFAULT_ACTIVATION_STORAGE = "int16"  # with int8 weights
 
 def is_int8(weight_storage: object) -> bool:
     """Whether weights are stored as int8 with scales."""
-    return any(kept.is_int8 and kept.name == weight_storage for kept in _STORAGES)
+    return any(storage.is_int8 and storage.name == weight_storage for storage in _STORAGES)
 
 
 def may_round(weight_storage: object, activation_storage: object) -> bool:
@@ -66,13 +66,13 @@ def group_size(weight_storage: str | None) -> int:
 
 def in_groups(weight_storage: str | None, group: int) -> str | None:
     """Return the storage with a scale for each `group` weights of an output channel; 0: one scale."""
-    kept = WEIGHT_STORAGES.get(weight_storage or "")
-    if kept is None or not kept.is_int8:
+    storage = WEIGHT_STORAGES.get(weight_storage or "")
+    if storage is None or not storage.is_int8:
         return weight_storage
     return next(item.name for item in _STORAGES if item.is_int8 and item.group == group)
 
 
-def bytes_of(weight_storage: str | None) -> int:
+def bytes_per_weight(weight_storage: str | None) -> int:
     """Return the bytes per weight of a float32 layer in this storage."""
     return 4 if weight_storage is None else WEIGHT_STORAGES[weight_storage].bytes
 

@@ -80,7 +80,7 @@ def _read(path: Opened, arguments: list[str]) -> tuple[dict[str, Any], list[Arra
         try:
             return read_answer(folder)
         except FileNotFoundError:
-            reason = f"the reading process ended with {ended.code}{': ' if ended.words else ''}{ended.words}"
+            reason = f"the reading process ended with {ended.code}{': ' if ended.error else ''}{ended.error}"
         except ValueError as error:
             reason = f"the reading process returned {error}"
     raise FormatError(f"{path}: not a model that Keras saved ({reason})")

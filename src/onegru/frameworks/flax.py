@@ -24,7 +24,7 @@ _FORMS: Mapping[Form, Framework] = {"linen": FLAX_LINEN, "nnx": FLAX_NNX}
 _DEPTH = 32
 
 # The directions of a cell. A bidirectional layer is two cells.
-_WAYS = ("forward", "reverse")
+_DIRECTIONS = ("forward", "reverse")
 
 # Names of parts that only other cells have, and the kind of cell.
 _OTHERS = {"ii": "an LSTM", "if": "an LSTM or a minimal gated unit", "i": "a plain recurrent cell"}
@@ -66,7 +66,7 @@ def from_flax(
         SpecError: no GRUCell is found; there are several and `prefix` names none of them (the message lists
             them); parameters are missing or do not fit; or onegru does not have the cell's functions.
     """
-    choice("direction", direction, _WAYS)
+    choice("direction", direction, _DIRECTIONS)
     if backward is not None and direction != "forward":
         raise SpecError.of("direction", f"{direction!r}; must be 'forward' when backward is given")
     names = {"gate_fn": gate_fn, "activation_fn": activation_fn}
@@ -229,7 +229,7 @@ def _function(function: object, argument: str) -> Activation:
 
 def _runs_in_reverse(argument: str, nnx: Any, module: Any, cell: Any) -> bool | None:
     """Whether the module runs the cell in reverse; None if unknown."""
-    ways: dict[int, bool] = {}
+    is_reverse: dict[int, bool] = {}
     nodes = [node for _, node in nnx.iter_graph(module)]
     for node in nodes:
         if isinstance(node, nnx.RNN) and node.cell is cell:
@@ -237,17 +237,17 @@ def _runs_in_reverse(argument: str, nnx: Any, module: Any, cell: Any) -> bool | 
                 raise SpecError.of(
                     argument, "a reverse RNN needs keep_order=True, because onegru returns Y in input order"
                 )
-            ways[id(node)] = bool(node.reverse)
+            is_reverse[id(node)] = bool(node.reverse)
     for node in nodes:
         if isinstance(node, nnx.Bidirectional):  # runs its second RNN in reverse in any case
-            ways |= {
+            is_reverse |= {
                 id(rnn): way
                 for rnn, way in ((node.forward_rnn, False), (node.backward_rnn, True))
-                if id(rnn) in ways
+                if id(rnn) in is_reverse
             }
-    if len(set(ways.values())) > 1:
+    if len(set(is_reverse.values())) > 1:
         raise SpecError.of(argument, "RNNs that run one cell forward and in reverse; pass the cell itself")
-    return next(iter(ways.values()), None)
+    return next(iter(is_reverse.values()), None)
 
 
 def to_flax(layer: GRU, *, form: str = "linen", direction: str | None = None) -> dict[str, dict[str, Array]]:
@@ -277,7 +277,7 @@ def to_flax(layer: GRU, *, form: str = "linen", direction: str | None = None) ->
     spec = layer.spec
     index = 0
     if spec.direction == "bidirectional":
-        index = _WAYS.index(choice("direction", direction, _WAYS))
+        index = _DIRECTIONS.index(choice("direction", direction, _DIRECTIONS))
     elif direction is not None and (not isinstance(direction, str) or direction != spec.direction):
         raise SpecError.of(
             "direction", f"{shown(direction)}; must be {spec.direction!r} (the layer's direction) or None"

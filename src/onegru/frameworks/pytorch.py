@@ -60,8 +60,8 @@ class Group:
     # the entry for the options of a module of `onegru.torch`; None for PyTorch's own
     form: object = None
     other: str = ""  # the first other tensor with the prefix, which a PyTorch GRU does not have; "" for none
-    # the name of a `form` entry without tensors, perhaps of this module; "" for none
-    astray: str = ""
+    # the name of an entry for options without tensors, perhaps of this module; "" for none
+    stray: str = ""
 
     def check_complete(self, where: str) -> None:
         """Raise SpecError for the first missing tensor."""
@@ -114,9 +114,9 @@ class Group:
                 f"{self.other!r} next to the tensors of a GRU, which no PyTorch GRU has; remove the "
                 "tensor from the mapping if it does not change the result"
             )
-        if self.astray:
+        if self.stray:
             return (
-                f"no {KEY}, but {self.astray!r} belongs to a module whose tensors have other names, so their "
+                f"no {KEY}, but {self.stray!r} belongs to a module whose tensors have other names, so their "
                 "function is unknown"
             )
         if self.form is not None:
@@ -189,13 +189,13 @@ def from_torch(
 
 def _layout(group: Group, module_batch_first: bool | None, batch_first: bool | None) -> int:
     """Return the layout of calls, from the module or else from the caller's argument."""
-    says = False if group.is_cell else module_batch_first
-    if says is None:
+    specified = False if group.is_cell else module_batch_first
+    if specified is None:
         return int(batch_first or False)
-    if batch_first not in (None, says):
+    if batch_first not in (None, specified):
         whose = "a cell takes one step" if group.is_cell else "the module specifies it"
-        raise SpecError.of("batch_first", f"{batch_first}; must be {says} or None, because {whose}")
-    return int(says)
+        raise SpecError.of("batch_first", f"{batch_first}; must be {specified} or None, because {whose}")
+    return int(specified)
 
 
 def _list(groups: Mapping[str, Group]) -> str:
@@ -321,21 +321,21 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
         group.parts = parts.get(prefix, {})
         group.form = state_dict.get(form_name(prefix))
     known = {form_name(prefix) for prefix in (*groups, *parts)}
-    astray = next(
+    stray = next(
         (name for name, entry in state_dict.items() if name not in known and _is_form(name, entry)), ""
     )
     for group in groups.values():
-        group.astray = astray if group.form is None and not group.is_packed else ""
-    whole = dict(groups)  # groups without other tensors so far
-    lengths = Counter(map(len, whole))
+        group.stray = stray if group.form is None and not group.is_packed else ""
+    unmixed = dict(groups)  # groups without other tensors so far
+    lengths = Counter(map(len, unmixed))
     for name, tensor in state_dict.items():
         if not isinstance(name, str) or isinstance(tensor, _PLAIN):
             continue
         for length in [length for length in lengths if not length or name[length : length + 1] == "."]:
-            around = whole.get(name[:length])
-            if around is not None and not _is_own(name, around.prefix, state_dict):
-                around.other = name
-                del whole[around.prefix]
+            owner = unmixed.get(name[:length])
+            if owner is not None and not _is_own(name, owner.prefix, state_dict):
+                owner.other = name
+                del unmixed[owner.prefix]
                 lengths -= Counter([length])
     return groups
 

@@ -71,7 +71,7 @@ class LayerCache:
         return packed
 
 
-def bytes_of(array: Array) -> Array:
+def raw_bytes(array: Array) -> Array:
     """Return the bytes of an array, in order."""
     return contiguous(array).reshape(-1).view(np.uint8)
 
@@ -79,4 +79,4 @@ def bytes_of(array: Array) -> Array:
 def _same_bits(a: Array | None, b: Array | None) -> bool:
     if a is None or b is None:
         return a is b
-    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(bytes_of(a), bytes_of(b))
+    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(raw_bytes(a), raw_bytes(b))

@@ -192,8 +192,8 @@ def load_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None
             raise SpecError(f"{path}: contains state {name!r}; must be {len(wanted)}, one for each layer")
         dtype, shape = wanted[name].dtype.name, wanted[name].shape
         if (header.dtype.name, header.shape) != (dtype, shape):
-            is_ = f"{header.dtype.name} {list(header.shape)}"
-            raise SpecError(f"{path}: state {name!r} is {is_}; must be {dtype} {list(shape)}")
+            found = f"{header.dtype.name} {list(header.shape)}"
+            raise SpecError(f"{path}: state {name!r} is {found}; must be {dtype} {list(shape)}")
         return dtype
 
     states = read_states(path, expected)

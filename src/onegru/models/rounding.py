@@ -35,10 +35,10 @@ class Rounding:
         inputs: Mapping[str, Any],
         exact: Mapping[str, Any] | None = None,
         dtypes: Collection[str] = (),
-        judge: Model | None = None,
+        with_gru_nodes: Model | None = None,  # runs in two engines if all inputs are integers
     ) -> None:
         self._model, self._inputs, self._exact = model, inputs, exact
-        self._dtypes, self._judge = dtypes, judge
+        self._dtypes, self._with_gru_nodes = dtypes, with_gru_nodes
 
     def effect(self, name: str) -> float:
         """Return the possible error of an output, relative to max(1, |value|); for integers, a fraction."""
@@ -53,7 +53,7 @@ class Rounding:
             for name, value in self._inputs.items()
         }
         is_moved = any(moved[name] is not value for name, value in self._inputs.items())
-        model = self._model if is_moved else self._judge
+        model = self._model if is_moved else self._with_gru_nodes
         if model is None:
             return {}, {}
         try:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from onegru.core.wording import printable
 from onegru.peers.base import ModelUnderTest, Runtime
-from onegru.system.child_process import child_folder, read_answer, run_child, running
+from onegru.system.child_process import child_folder, read_answer, run_child, run_limits
 
 #: Longest message of an error, in characters.
 LONGEST_REASON = 10_000
@@ -45,13 +45,13 @@ def run_apart(
     subject = replace(subject, path=str(Path(subject.path).absolute()))  # the worker runs in another folder
     with child_folder() as folder:
         (folder / "request").write_bytes(pickle.dumps((runtime, [(subject, dict(inputs))])))
-        ended = run_child(WORKER, ["0"], folder, running(timeout))
+        ended = run_child(WORKER, ["0"], folder, run_limits(timeout))
         if ended.code is None:
             return RunResult("timed out", reason=f"took longer than {timeout:g} s")
         try:
             return read_result(folder, "answer-0")
         except FileNotFoundError:
-            words = "" if (folder / "ready-0").exists() or not ended.words else f", {ended.words}"
+            words = "" if (folder / "ready-0").exists() or not ended.error else f", {ended.error}"
             return RunResult("crashed", reason=f"crashed ({end_words(ended.code)}{words})")
         except Exception as error:  # a faulty process may have written anything
             return RunResult("crashed", reason=f"left no readable answer ({error})")

@@ -12,7 +12,7 @@ import numpy as np
 
 from onegru.core.arguments import check_function, choice, node_names, number, shown
 from onegru.core.compare import INCONCLUSIVE, arrays_in, count_finite, why_inconclusive
-from onegru.core.dtypes import ELEMENT_TYPES, Array, bytes_of, check_group_size, is_int8
+from onegru.core.dtypes import ELEMENT_TYPES, Array, bytes_per_weight, check_group_size, is_int8
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
 from onegru.formats.opened import Kind, Opened, open_model
@@ -343,7 +343,7 @@ def _size(spec: Spec, mode: str, group: int) -> int:
     rows = 3 * spec.num_directions * spec.hidden_size
     groups = sum(-(-size // (group or size)) for size in (spec.input_size, spec.hidden_size) if size)
     scales = groups * 4 * rows if is_int8(kept) else 0
-    return rows * (spec.input_size + spec.hidden_size) * bytes_of(kept) + scales + 2 * 4 * rows
+    return rows * (spec.input_size + spec.hidden_size) * bytes_per_weight(kept) + scales + 2 * 4 * rows
 
 
 def _ratio(pairs: Iterable[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> float:

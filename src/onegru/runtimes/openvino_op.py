@@ -18,7 +18,7 @@ from onegru.core.errors import MissingExtraError, SpecError
 from onegru.core.shapes import check_shape
 from onegru.core.spec import reversed_directions
 from onegru.layers.call import apply
-from onegru.layers.layer_cache import LayerCache, PackedLayer, Weights, bytes_of, pack
+from onegru.layers.layer_cache import LayerCache, PackedLayer, Weights, pack, raw_bytes
 from onegru.operators.attributes import check_names
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.openvino import OPERATORS
@@ -289,7 +289,7 @@ def digest_of(words: str, arrays: Weights) -> str:
     for array in arrays:
         if array is not None:
             digest.update(repr((array.dtype.name, array.shape)).encode())
-            digest.update(bytes_of(array).data)
+            digest.update(raw_bytes(array).data)
     return digest.hexdigest()
 
 

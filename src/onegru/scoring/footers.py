@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from onegru.core.errors import FormatError
-from onegru.system.child_process import child_folder, run_child, running
+from onegru.system.child_process import child_folder, run_child, run_limits
 
 # Seconds per file, and the minimum for all files together.
 _EACH, _LEAST = 1.0, 60.0
@@ -21,7 +21,7 @@ _EACH, _LEAST = 1.0, 60.0
 def check_footers(paths: Sequence[Path]) -> None:
     """Raise FormatError for the first file whose footer crashes the process that reads it."""
     with child_folder() as folder:
-        limits = running(_LEAST + _EACH * len(paths))
+        limits = run_limits(_LEAST + _EACH * len(paths))
         # In a file, because the system limits the length of an argument.
         (folder / "paths").write_text(json.dumps([str(path.absolute()) for path in paths]))
         ended = run_child(__name__, [], folder, limits)

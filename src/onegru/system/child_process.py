@@ -70,7 +70,7 @@ class Limits:
 READING = Limits(seconds=60.0, cpu_seconds=30, memory=4 * _GIB, threads=1)
 
 
-def running(seconds: float) -> Limits:
+def run_limits(seconds: float) -> Limits:
     """Return limits for a runtime that runs a model: all cores, and all memory.
 
     Address space exceeds memory, because allocators reserve about 100 MiB of it for each thread.
@@ -80,12 +80,12 @@ def running(seconds: float) -> Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ChildResult:
     """The result of a child process."""
 
     # its exit code, negative for a signal (not on Windows); None after a timeout
     code: int | None
-    words: str = ""  # the last line of its stderr
+    error: str = ""  # the last line of its stderr
 
 
 # Seconds between two checks of a child.
@@ -114,7 +114,7 @@ def run_child(
     folder: Path,
     limits: Limits,
     watch: Callable[[], object] | None = None,
-) -> Ended:
+) -> ChildResult:
     """Run `module.main(arguments)` in a separate process."""
     flags = ["-E", "-P", *["-s"] * sys.flags.no_user_site, *["-B"] * sys.dont_write_bytecode]
     request = json.dumps({"module": module, "arguments": list(arguments), "limits": asdict(limits)})
@@ -134,14 +134,13 @@ def run_child(
             stderr=log,
             start_new_session=True,
         )
-        code = _awaited(process.pid, process.poll, limits.seconds, watch)
-        words = _last_line(log)
-    return Ended(code, words)
+        code = _wait_for(process.pid, process.poll, limits.seconds, watch)
+        return ChildResult(code, _last_line(log))
 
 
 def run_forked(
     work: Callable[[], object], folder: Path, limits: Limits, watch: Callable[[], object] | None = None
-) -> Ended:
+) -> ChildResult:
     """Run a function in a copy of this process, without its other threads, as `run_child` runs a module."""
     import multiprocessing  # needed only in this function
 
@@ -149,7 +148,7 @@ def run_forked(
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # about the missing threads
         process.start()
     assert process.pid is not None
-    return Ended(_awaited(process.pid, lambda: process.exitcode, limits.seconds, watch))
+    return ChildResult(_wait_for(process.pid, lambda: process.exitcode, limits.seconds, watch))
 
 
 def _forked(work: Callable[[], object], folder: Path, limits: Limits) -> None:
@@ -159,8 +158,8 @@ def _forked(work: Callable[[], object], folder: Path, limits: Limits) -> None:
     work()
 
 
-def _awaited(
-    number: int, code: Callable[[], int | None], seconds: float, watch: Callable[[], object] | None
+def _wait_for(
+    pid: int, code: Callable[[], int | None], seconds: float, watch: Callable[[], object] | None
 ) -> int | None:
     """Wait for a child, kill all processes that it started, and return its exit code (None: timeout)."""
     found, end = None, time.monotonic() + seconds
@@ -172,9 +171,9 @@ def _awaited(
     finally:
         with suppress(OSError):  # no process is left; the group's number is not reused while a member lives
             if sys.platform != "win32":
-                os.killpg(number, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
             elif found is None:
-                os.kill(number, signal.SIGTERM)
+                os.kill(pid, signal.SIGTERM)
         end = time.monotonic() + _END_SECONDS
         while code() is None and time.monotonic() < end:
             time.sleep(_TURN)
@@ -255,15 +254,15 @@ def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = (), name: st
 def read_answer(folder: Path, name: str = "answer") -> tuple[dict[str, Any], list[Array]]:
     """Return the head and the arrays of the answer with this name in the child's folder."""
     try:
-        with open(folder / name, "rb", opener=_opened) as file:
-            return _parsed(file)
+        with open(folder / name, "rb", opener=_open_answer) as file:
+            return _parse_answer(file)
     except FileNotFoundError:
         raise
     except (OSError, MemoryError) as error:
         raise ValueError(f"an unreadable answer ({error})") from error
 
 
-def _opened(path: str, flags: int) -> int:
+def _open_answer(path: str, flags: int) -> int:
     """Open a file in a child's folder without following links or waiting for pipes; return its descriptor."""
     if sys.platform == "win32":
         return os.open(path, flags)
@@ -275,7 +274,7 @@ def _opened(path: str, flags: int) -> int:
         os.close(folder)
 
 
-def _parsed(file: BinaryIO) -> tuple[dict[str, Any], list[Array]]:
+def _parse_answer(file: BinaryIO) -> tuple[dict[str, Any], list[Array]]:
     """Parse an answer. It may change meanwhile, so only as many bytes are read as it had at first."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # another name may belong to another file

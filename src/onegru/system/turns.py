@@ -19,15 +19,15 @@ def take_turns(
     calls: Mapping[str, Callable[[], object]], rounds: int, turn: float = TURN, settle: float = _SETTLE
 ) -> dict[str, list[float]]:
     """Time calls alternately, so that other load on the machine affects all of them."""
-    once = {name: _once(call) for name, call in calls.items()}
+    call_seconds = {name: _seconds_of(call) for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             time.sleep(settle)
             call()
-            calls_left = max(1, int(turn / once[name]))
-            if once[name] > _LONG_RUN:
-                seconds[name].append(statistics.median(_once(call) for _ in range(calls_left)))
+            calls_left = max(1, int(turn / call_seconds[name]))
+            if call_seconds[name] > _LONG_RUN:
+                seconds[name].append(statistics.median(_seconds_of(call) for _ in range(calls_left)))
                 continue
             began = time.perf_counter()
             for _ in range(calls_left):
@@ -44,7 +44,7 @@ def cpu_share(seconds: float = 0.05) -> float:
     return min(1.0, (time.thread_time() - used) / passed)
 
 
-def _once(call: Callable[[], object]) -> float:
+def _seconds_of(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()
     return max(time.perf_counter() - began, 1e-7)

@@ -150,7 +150,7 @@ def run_command(
                 runner,
                 chosen,
                 seconds=timeout,
-                progress=_later(watch.progress, sum(counts[:number]), sum(counts)),
+                progress=_in_total(watch.progress, sum(counts[:number]), sum(counts)),
             )
             for number, runner in enumerate(runners)
         ]
@@ -197,7 +197,7 @@ def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case
     return select_cases(found, patterns, "--case")
 
 
-def _later(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:
+def _in_total(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:
     """Return the progress function for one of several runs."""
     return lambda done, _: progress(before + done, total)
 

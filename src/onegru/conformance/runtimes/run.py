@@ -22,7 +22,7 @@ from onegru.core.dtypes import Array
 from onegru.peers.base import ModelUnderTest
 from onegru.peers.child import WORKER, end_words, read_result
 from onegru.peers.worker import answer_from
-from onegru.system.child_process import Ended, Limits, child_folder, run_child, run_forked, running
+from onegru.system.child_process import ChildResult, Limits, child_folder, run_child, run_forked, run_limits
 
 #: Called with the number of finished cases and of all cases.
 Progress = Callable[[int, int], None]
@@ -74,7 +74,7 @@ def run_cases(
         if progress is not None:
             progress(len(outcomes), len(own))
 
-    limits = running(_START_SECONDS + seconds * _BATCH)
+    limits = run_limits(_START_SECONDS + seconds * _BATCH)
     if not config.reserves_memory:
         limits = replace(limits, memory=memory)
     for first in range(0, len(own), _BATCH):
@@ -95,7 +95,7 @@ class _Batch:
         self._first = 0  # the first case of the process
         self._since = 0.0  # the time of the start of the process, or of its last result
         self._output_invalid = False  # whether it wrote invalid output
-        self._start: Callable[[Limits], Ended] = self._start_new
+        self._start: Callable[[Limits], ChildResult] = self._start_new
         runtime = config.runtime
         if isinstance(runtime, FunctionRuntime):
             parts: list[_Part] = [(_as_case(case), {}) for case in cases]
@@ -110,10 +110,10 @@ class _Batch:
             ]
         (folder / "request").write_bytes(pickle.dumps((runtime, parts)))
 
-    def _start_new(self, limits: Limits) -> Ended:
+    def _start_new(self, limits: Limits) -> ChildResult:
         return run_child(WORKER, [str(self._done)], self._folder, limits, self._watch)
 
-    def _start_copy(self, runtime: FunctionRuntime, parts: Sequence[_Part], limits: Limits) -> Ended:
+    def _start_copy(self, runtime: FunctionRuntime, parts: Sequence[_Part], limits: Limits) -> ChildResult:
         """Run a copy of this process, which needs no request and has no limit on its address space."""
         work = partial(answer_from, runtime, parts, self._done)
         return run_forked(work, self._folder, replace(limits, memory=None), self._watch)
@@ -140,9 +140,9 @@ class _Batch:
         self._collect()
         if self._output_invalid:
             return ""
-        if _NO_MEMORY.search(ended.words):
+        if _NO_MEMORY.search(ended.error):
             return "out of memory"
-        words = "" if self._is_ready else f", {ended.words}"
+        words = "" if self._is_ready else f", {ended.error}"
         return f"{end_words(ended.code or 0)}{words}".removesuffix(", ")
 
     @property
