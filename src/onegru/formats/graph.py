@@ -70,7 +70,7 @@ class Step(ABC):
     """Step of a model: a GRU node, or an operation in NumPy."""
 
     node_count = 0  # number of nodes in the step, without GRU nodes and type conversions
-    gives_views = False  # whether its outputs share memory with its inputs
+    writes_views = False  # whether its outputs share memory with its inputs
 
     @property
     @abstractmethod
@@ -79,7 +79,7 @@ class Step(ABC):
 
     @property
     @abstractmethod
-    def gives(self) -> Collection[str]:
+    def writes(self) -> Collection[str]:
         """The output values."""
 
     @abstractmethod
@@ -132,7 +132,7 @@ class GruStep(Step):
         return self.inputs.values()
 
     @property
-    def gives(self) -> Collection[str]:
+    def writes(self) -> Collection[str]:
         """The output values."""
         return self.outputs.values()
 
@@ -145,11 +145,11 @@ class OwnStep(Step):
     """Step that runs itself, independent of the engine for GRU nodes."""
 
     reads: Collection[str] = ()
-    gives: Collection[str] = ()
+    writes: Collection[str] = ()
 
-    def __init__(self, reads: tuple[str, ...], gives: tuple[str, ...]) -> None:
+    def __init__(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
         self.reads = reads
-        self.gives = gives
+        self.writes = writes
 
     def runner(self, layers: Mapping[GruStep, Runner]) -> Runner:
         """Return a runner that calls `run`."""
@@ -170,7 +170,7 @@ class Conversion(OwnStep):
 
     def run(self, values: dict[str, Any]) -> None:
         """Add the output to the values."""
-        (source,), (target,) = self.reads, self.gives
+        (source,), (target,) = self.reads, self.writes
         with prefixed_errors(self._location):
             values[target] = convert(values[source], self.dtype)
 

@@ -15,7 +15,8 @@ from onegru.layers.gru import GRU
 from onegru.operators.lowering import lower
 from onegru.operators.schema import OpSchema, Port
 
-Weights = tuple[Array | None, ...]
+#: W, R and B of an operator; None for an absent one.
+WeightArrays = tuple[Array | None, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,13 +25,13 @@ class PackedLayer:
 
     layer: GRU
     ports: tuple[Port, ...]
-    weights: Weights
+    weights: WeightArrays
 
 
 def pack(
     operator: OpSchema,
     attributes: Mapping[str, object],
-    weights: Weights,
+    weights: WeightArrays,
     options: EngineOptions = DEFAULT_OPTIONS,
     where: str = "",
 ) -> PackedLayer:
@@ -49,7 +50,7 @@ class LayerCache:
         self._has_warned = False
 
     def find(
-        self, weights: Iterable[object], location: str, make: Callable[[Weights], PackedLayer]
+        self, weights: Iterable[object], location: str, make: Callable[[WeightArrays], PackedLayer]
     ) -> PackedLayer:
         """Return the layer of these weights. `make` packs it unless the last run had the same weights."""
         arrays = tuple(None if array is None else np.asarray(array) for array in weights)

@@ -20,7 +20,7 @@ from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Graph, GruStep, Runner, TensorInfo
 from onegru.layers.call import apply, bind
 from onegru.layers.gru import GRU
-from onegru.layers.layer_cache import LayerCache, PackedLayer, Weights, pack
+from onegru.layers.layer_cache import LayerCache, PackedLayer, WeightArrays, pack
 from onegru.operators.lowering import check_attributes
 from onegru.operators.schema import WEIGHTS, Port
 
@@ -145,11 +145,11 @@ class GruNode:
             if len(shape) == len(axes):  # otherwise X is rejected later
                 given[state.name] = np.zeros([sizes[axis] for axis in state.axes], numpy_dtype(spec.dtype))
 
-    def _weights_in(self, values: Mapping[str, Any]) -> Weights:
+    def _weights_in(self, values: Mapping[str, Any]) -> WeightArrays:
         inputs = self.step.inputs
         return tuple(values[inputs[name]] if name in inputs else None for name in WEIGHTS)
 
-    def _pack(self, weights: Weights) -> PackedLayer:
+    def _pack(self, weights: WeightArrays) -> PackedLayer:
         step, options = self.step, self._options.for_node(self.name)
         with prefixed_errors(self._location):
             return pack(step.operator, step.attributes, weights, options, self._location)

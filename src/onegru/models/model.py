@@ -90,7 +90,7 @@ class Model:
         needed = {info.value for info in graph.outputs}.union(*(runner.reads for runner in runners))
         self._needed = {name: value for name, value in self._constants.items() if name in needed}
         self._layers = tuple(layers.values())
-        views = (name for step in graph.steps if step.gives_views for name in step.gives)
+        views = (name for step in graph.steps if step.writes_views for name in step.writes)
         return {info.value for info in graph.inputs}.union(views, self._constants)
 
     @property

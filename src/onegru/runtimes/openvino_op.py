@@ -18,7 +18,7 @@ from onegru.core.errors import MissingExtraError, SpecError
 from onegru.core.shapes import check_shape
 from onegru.core.spec import reversed_directions
 from onegru.layers.call import apply
-from onegru.layers.layer_cache import LayerCache, PackedLayer, Weights, pack, raw_bytes
+from onegru.layers.layer_cache import LayerCache, PackedLayer, WeightArrays, pack, raw_bytes
 from onegru.operators.attributes import check_names
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.openvino import OPERATORS
@@ -182,7 +182,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             targets[port.name] = array_of(tensor) if tensor.size else None
         apply(packed.layer, packed.ports, given, targets, strict_types=True)
 
-    def _layer(self, weights: Weights) -> PackedLayer:
+    def _layer(self, weights: WeightArrays) -> PackedLayer:
         """Return the layer of these weights. It is packed once, and again only when they change."""
         cache, constants = _layers_of_nodes.get(self._number) or (LayerCache(), ())
         now = self._constants()
@@ -192,7 +192,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             _layers_of_nodes[self._number] = cache, now
         return packed
 
-    def _pack(self, weights: Weights) -> PackedLayer:
+    def _pack(self, weights: WeightArrays) -> PackedLayer:
         values = self._values()
         digest = digest_of(repr((self.operator.name, sorted(values.items()))), weights)
         packed = _layers.get(digest)
@@ -283,7 +283,7 @@ def array_of(tensor: Any) -> Array:
     return array.view(bfloat16()) if tensor.element_type.to_string() == "bf16" else array
 
 
-def digest_of(words: str, arrays: Weights) -> str:
+def digest_of(words: str, arrays: WeightArrays) -> str:
     """Return a name that is unique to these words and arrays."""
     digest = hashlib.sha256(words.encode())
     for array in arrays:

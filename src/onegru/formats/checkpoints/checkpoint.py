@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class _Alias:
     """Further occurrence of a container under another name."""
 
     first: str  # its first name
@@ -61,25 +61,25 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
                     raise FormatError(f"{shard}: {key!r} is also in {keys[key].path.name}")
     shared = _shared_names(path, metadata, keys)
     own_forms = {form_name(str(module_of(key))) for key in (*keys, *shared) if is_recurrent(key)}
-    lent = {first for key, first in shared.items() if is_recurrent(key) or key in own_forms}
+    shared_sources = {first for key, first in shared.items() if is_recurrent(key) or key in own_forms}
     tensors: dict[str, object] = dict.fromkeys(keys, _OTHER)
     for shard in shards:
         with _broken(shard), safetensors.safe_open(shard, framework="np") as file:
             own = [key for key in file.keys() if keys[key] is shard]  # noqa: SIM118
-            names = [key for key in own if is_recurrent(key) or key in own_forms or key in lent]
+            names = [key for key in own if is_recurrent(key) or key in own_forms or key in shared_sources]
             names += [
                 k for k in own if k not in names and may_be_form(k) and _may_hold_form(file.get_slice(k))
             ]
             if any(file.get_slice(key).get_dtype() == "BF16" for key in names):
                 bfloat16()  # registers the type in NumPy
             tensors |= {key: file.get_tensor(key) for key in names}
-    held = sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, np.ndarray))
+    own_bytes = sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, np.ndarray))
     tensors |= {key: tensors[first] for key, first in shared.items()}
-    named = sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, np.ndarray))
-    if named > _most_shared(held):
+    named_bytes = sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, np.ndarray))
+    if named_bytes > _most_shared(own_bytes):
         raise FormatError(
-            f"{path}: shared tensors add up to more than four times the file's {held} bytes plus 256 MiB;"
-            " write each shared layer once"
+            f"{path}: shared tensors add up to more than four times the file's {own_bytes} bytes plus 256 "
+            "MiB; write each shared layer once"
         )
     return _layers(path, tensors, name)
 
@@ -123,16 +123,16 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
     size = sum(size for _, size in contents)
     found: dict[str, Tensor | Array] = {}
     others: dict[str, object] = {}
-    left = _most_shared(size)
-    letters = 4 * size + LARGEST_TEXT // 16
-    again: dict[str, str] = {}
+    bytes_left = _most_shared(size)
+    letters_left = 4 * size + LARGEST_TEXT // 16
+    aliases: dict[str, str] = {}
     every = (item for content, _ in contents for item in _tensors(path, content, "", _DEPTH, {}))
     for key, tensor in every:
-        letters -= len(key)
-        if letters < 0:
+        letters_left -= len(key)
+        if letters_left < 0:
             raise FormatError(f"{path}: names exceed four times the file's {size} bytes")
-        if isinstance(tensor, _Again):
-            again.setdefault(key, tensor.first)
+        if isinstance(tensor, _Alias):
+            aliases.setdefault(key, tensor.first)
             continue
         if not is_recurrent(key):
             others[key] = tensor
@@ -140,28 +140,28 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
         if isinstance(tensor, Unknown):
             raise FormatError(f"{path}: {key}: {an(tensor.name)}, not tensors and plain data")
         assert isinstance(tensor, Tensor | np.ndarray), "forms have other names"
-        left -= tensor.nbytes
-        if left < 0:
+        bytes_left -= tensor.nbytes
+        if bytes_left < 0:
             raise FormatError(f"{path}: tensors exceed four times the file's {size} bytes plus 256 MiB")
         if found.setdefault(key, tensor) is not tensor:
             raise FormatError(f"{path}: two tensors called {key!r}")
     tensors = {key: _numbers(path, key, tensor) for key, tensor in found.items()}
     for key in filter(may_be_form, others):
-        if isinstance(form := others[key], Tensor) and form.nbytes <= left:
+        if isinstance(form := others[key], Tensor) and form.nbytes <= bytes_left:
             with suppress(ValueError):  # otherwise not a form
                 others[key] = form.numbers()
-    return _layers(path, {**tensors, **others}, name, again)
+    return _layers(path, {**tensors, **others}, name, aliases)
 
 
 def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
     """Return the names of a checkpoint's tensors that do not belong to its GRUs."""
     names: list[str] = []
-    again: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     tensors: list[tuple[str, object]]
     for shard in shards_of(path) if path.kind in (Kind.PYTORCH, Kind.SAFETENSORS) else ():
         if shard.kind is Kind.PYTORCH:
             tensors = [*_tensors(shard, _state_dict(shard)[0], "", _DEPTH, {})]
-            again |= {name: value.first for name, value in tensors if isinstance(value, _Again)}
+            aliases |= {name: value.first for name, value in tensors if isinstance(value, _Alias)}
             names += [name for name, value in tensors if isinstance(value, Tensor | np.ndarray)]
         elif "onegru" not in (metadata := read_metadata(shard)):
             import safetensors
@@ -170,7 +170,7 @@ def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
                 own = dict.fromkeys(file.keys())
             names += [*own, *(key for key, first in metadata.items() if key not in own and first in own)]
     modules = {module: module for module in map(module_of, names) if module is not None}
-    _add_names(path, modules, again)
+    _add_names(path, modules, aliases)
     used = {modules.get(gru, gru) for gru in grus}
     return tuple(dict.fromkeys(name for name in names if module_of(name) not in used))
 
@@ -212,7 +212,7 @@ def _tensors(
     path: Opened, content: _Nested, prefix: str, depth: int, seen: dict[int, tuple[object, str]]
 ) -> Iterator[tuple[str, object]]:
     """Find tensors, unknown objects and forms in nested containers, by their names joined with dots."""
-    # Each container is visited once. Further occurrences outside the container itself yield an `_Again`.
+    # Each container is visited once. Further occurrences outside the container itself yield an `_Alias`.
     seen[id(content)] = content, prefix
     for key, given in content.items() if isinstance(content, Mapping) else enumerate(content):
         if not isinstance(key, str) and type(key) is not int:
@@ -233,7 +233,7 @@ def _tensors(
         if key != "" and id(value) in seen:
             first = seen[id(value)][1]
             if first and not name.startswith(f"{first}."):
-                yield name, _Again(first)
+                yield name, _Alias(first)
         elif is_form or isinstance(value, Tensor | Unknown | np.ndarray):
             yield name.removesuffix("."), value
         elif isinstance(value, Mapping | list | tuple) and depth:
@@ -251,25 +251,25 @@ def _numbers(path: Opened, name: str, tensor: Tensor | Array) -> Array:
         raise FormatError(f"{path}: {name}: {error}") from error
 
 
-def _add_names(path: Opened, found: dict[str, _T], again: Mapping[str, str]) -> None:
-    """Add entries under the other names of their containers; `again` has the first name of each."""
-    keys, letters = sorted(found), LARGEST_TEXT // 16
-    for name, first in again.items():
+def _add_names(path: Opened, found: dict[str, _T], aliases: Mapping[str, str]) -> None:
+    """Add entries under the other names of their containers; `aliases` has the first name of each."""
+    keys, letters_left = sorted(found), LARGEST_TEXT // 16
+    for name, first in aliases.items():
         within = keys[bisect_left(keys, f"{first}.") : bisect_left(keys, f"{first}/")]  # "/" follows "."
         for key in (first, *within) if first in found else within:
             more = name + key.removeprefix(first)
-            letters -= len(more)
-            if letters < 0:
+            letters_left -= len(more)
+            if letters_left < 0:
                 raise FormatError(f"{path}: additional GRU names exceed {LARGEST_TEXT // 16} bytes")
             if found.setdefault(more, found[key]) is found[key]:
                 insort(keys, more)
 
 
 def _layers(
-    path: Opened, tensors: Mapping[str, object], name: str | None, again: Mapping[str, str] | None = None
+    path: Opened, tensors: Mapping[str, object], name: str | None, aliases: Mapping[str, str] | None = None
 ) -> dict[str, GRU | Stack]:
     groups = find_groups(tensors)
-    _add_names(path, groups, again or {})
+    _add_names(path, groups, aliases or {})
     if name is not None:
         wanted = name.removesuffix(".")
         if wanted not in groups:

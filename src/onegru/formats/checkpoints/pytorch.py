@@ -26,7 +26,7 @@ from onegru.formats.zip_file import open_zip, read_member
 from onegru.system.bounded import LARGEST_TEXT
 
 # Limit of instructions in a pickle. A tensor needs about 60; a million take about a second.
-_MOST = 4_000_000
+_MOST_INSTRUCTIONS = 4_000_000
 
 # Types of storages by PyTorch's names: the bytes per element, and the type if it is floating-point.
 _STORAGES: Mapping[str, tuple[int, str | None]] = {
@@ -193,7 +193,7 @@ class _Machine:
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
-        self._left = _MOST
+        self._left = _MOST_INSTRUCTIONS
         self.storages: dict[str, _Storage] = {}
 
     def run(self, file: IO[bytes]) -> object:
@@ -213,7 +213,7 @@ class _Machine:
     def _spend(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
-            raise ValueError(f"more than {_MOST} instructions")
+            raise ValueError(f"more than {_MOST_INSTRUCTIONS} instructions")
 
     def _step(self, name: str, argument: Any) -> None:
         stack, memo = self._stack, self._memo
@@ -223,7 +223,7 @@ class _Machine:
             case "POP":
                 stack.pop()
             case "POP_MARK":
-                self._popped()
+                self._pop_to_mark()
             case "PUT" | "BINPUT" | "LONG_BINPUT":
                 memo[argument] = stack[-1]
             case "MEMOIZE":
@@ -231,20 +231,20 @@ class _Machine:
             case "GET" | "BINGET" | "LONG_BINGET":
                 stack.append(memo[argument])
             case "TUPLE":
-                stack.append(tuple(self._popped()))
+                stack.append(tuple(self._pop_to_mark()))
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
                 count = int(name[-1])
                 stack[-count:] = [tuple(stack[-count:])]
             case "LIST" | "FROZENSET":
-                stack.append(self._popped())
+                stack.append(self._pop_to_mark())
             case "APPEND" | "APPENDS" | "ADDITEMS":
-                items = [stack.pop()] if name == "APPEND" else self._popped()
+                items = [stack.pop()] if name == "APPEND" else self._pop_to_mark()
                 _fill(stack[-1], list, items)
             case "SETITEM":
                 value, key = stack.pop(), stack.pop()
                 _fill(stack[-1], dict, [(key, value)])
             case "SETITEMS" | "DICT":
-                items = self._popped()
+                items = self._pop_to_mark()
                 if name == "DICT":
                     stack.append({})
                 _fill(stack[-1], dict, zip(items[::2], items[1::2], strict=True))
@@ -255,7 +255,7 @@ class _Machine:
                 stack.append(Unknown(f"{module}.{own}" if isinstance(own, str) else "?"))
             case "REDUCE" | "NEWOBJ":
                 arguments, function = stack.pop(), stack.pop()
-                stack.append(self._made(function, arguments))
+                stack.append(self._call_result(function, arguments))
             case "NEWOBJ_EX":
                 function = stack[-3]
                 stack[-3:] = [Unknown(function.name if isinstance(function, Unknown) else "?")]
@@ -268,7 +268,7 @@ class _Machine:
             case _:
                 raise ValueError(f"unsupported instruction {name}")
 
-    def _popped(self) -> list[Any]:
+    def _pop_to_mark(self) -> list[Any]:
         """Pop the items above the last mark."""
         start = self._marks.pop()
         items = self._stack[start:]
@@ -290,7 +290,7 @@ class _Machine:
             raise ValueError(f"storage {key!r} has two types")
         return storage
 
-    def _made(self, function: Any, arguments: Any) -> object:
+    def _call_result(self, function: Any, arguments: Any) -> object:
         """Return the result of a known call, otherwise `Unknown`."""
         name = function.name if isinstance(function, Unknown) else "?"
         if not isinstance(arguments, tuple):
@@ -316,7 +316,7 @@ class _Machine:
                 return tensor
             case "torch._tensor._rebuild_from_type_v2", (Unknown() as inner, Unknown() as kind, given, _):
                 if kind.name in ("torch.Tensor", "torch.nn.parameter.Parameter") and inner != function:
-                    return self._made(inner, given)
+                    return self._call_result(inner, given)
             case "torch._utils._rebuild_tensor_v2" | "torch._utils._rebuild_tensor", (_Storage(), *_):
                 return self._tensor(*arguments) or Unknown(name)
             case "_codecs.encode", (str() as text, "latin1"):

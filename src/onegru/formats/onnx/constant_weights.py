@@ -62,7 +62,7 @@ def nodes_ahead(
     return needed_nodes(chosen, found), found
 
 
-def results(
+def compute_nodes(
     values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequence[str]
 ) -> dict[str, Array] | None:
     """Compute nodes with only constant inputs; None if onnx's own evaluator does not run them."""
@@ -80,7 +80,7 @@ def results(
         else:
             left.append(node)
     used = sorted({name for node in left for name in node_inputs(node)})
-    held = {name: item for name in used if (item := values.held(name)) is not None}
+    held = {name: item for name in used if (item := values.holder(name)) is not None}
     constants = {id(item): item for item in held.values() if isinstance(item, NodeProto)}
     outputs = [onnx.ValueInfoProto(name=name) for name in names]
     graph = onnx.helper.make_graph([*constants.values(), *left], "constants", [], outputs)
@@ -158,7 +158,7 @@ def _wanted(levels: Sequence[Values]) -> list[set[str]]:
 def _bound(values: Values, model: ModelProto, nodes: Sequence[NodeProto], most: int) -> ConstantPart:
     """Return the bounds for computing nodes with only constant inputs."""
     used = {name for node in nodes for name in node.input if name and values.is_constant(name)}
-    held = [values.held(name) for name in sorted(used)]
+    held = [values.holder(name) for name in sorted(used)]
     plain = [item for item in held if isinstance(item, NodeProto)]
     return ConstantPart(
         model, [*plain, *nodes], most, used, [item for item in held if isinstance(item, TensorProto)]
@@ -171,7 +171,7 @@ def _fold(values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequenc
     gone = {_key(values.producers[name]) for name in names}
     used = values.consumers.keys() | values.outputs
     given = [name for node in nodes if _key(node) in gone for name in node.output if name in used]
-    arrays = results(values, opset, nodes, given) if given else None
+    arrays = compute_nodes(values, opset, nodes, given) if given else None
     if arrays is None:
         return set()
     early: list[NodeProto] = []

@@ -107,7 +107,7 @@ def lazy_flow_of(values: Values) -> LazyFlow:
 def _constants_of(values: Values, others: Iterable[str]) -> dict[str, Callable[[], Array]]:
     """Return readers for the constants among a graph's initializers and some other values."""
     names = [*values.tensors, *others]
-    held = {name: constant for name in names if (constant := values.held(name)) is not None}
+    held = {name: constant for name in names if (constant := values.holder(name)) is not None}
     return {name: functools.partial(values.array, constant) for name, constant in held.items()}
 
 

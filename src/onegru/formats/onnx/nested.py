@@ -25,7 +25,7 @@ def find_nested(
         gru = gru_of(node, bodies)
         grus.append((node, gru))
         for value, name in zip(gru.inputs.values(), filter(None, node.input), strict=True):
-            constant = around.held(name)
+            constant = around.holder(name)
             if constant is not None:
                 constants[value] = constant
     return grus, constants

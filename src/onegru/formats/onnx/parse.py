@@ -31,7 +31,7 @@ from onegru.formats.graph import (
     TensorInfo,
     initial_states,
 )
-from onegru.formats.onnx.constant_weights import fold_weights, nodes_ahead, results
+from onegru.formats.onnx.constant_weights import compute_nodes, fold_weights, nodes_ahead
 from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.flow import lazy_flow_of
 from onegru.formats.onnx.functions.unfold import unfold_functions
@@ -142,7 +142,7 @@ class _ModelReader:
             plain = sum(map(is_plain_constant, self.nodes))
             count = len(self.nodes) - plain - len(self.grus) - len(ahead)
             whole = self._whole(count, state_fields["states"])
-        is_ours = any((p.key, p.value) == (STATES_KEY, STATES_WORD) for p in self.model.metadata_props)
+        is_from_onegru = any((p.key, p.value) == (STATES_KEY, STATES_WORD) for p in self.model.metadata_props)
         graph = Graph(
             path=self.source.name,
             inputs=inputs,
@@ -154,7 +154,7 @@ class _ModelReader:
             **state_fields,
             outline=outline,
         )
-        return replace(graph, zero_inputs=initial_states(graph)) if is_ours and steps else graph
+        return replace(graph, zero_inputs=initial_states(graph)) if is_from_onegru and steps else graph
 
     def _state_fields(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> dict[str, Any]:
         """Return the attributes of a `Graph` about states, from the metadata or from an analysis."""
@@ -309,7 +309,7 @@ class _ModelReader:
             if isinstance(constant, TensorProto) or (constant is not None and is_plain_constant(constant)):
                 found[name] = self.values.array(constant)
         names = sorted({name for node in ahead for name in node.output} & wanted)
-        computed = results(self.values, self.opset, ahead, names) if names else {}
+        computed = compute_nodes(self.values, self.opset, ahead, names) if names else {}
         return None if computed is None else found | computed
 
     # As steps

@@ -105,8 +105,8 @@ class Values:
             return is_plain_constant(at.producers[name])
         return (name in at.tensors or name in at.sparse) and name not in at.defaults
 
-    def held(self, name: str) -> TensorProto | NodeProto | None:
-        """Return the initializer or node of a dense constant; None for other values."""
+    def holder(self, name: str) -> TensorProto | NodeProto | None:
+        """Return the initializer or Constant node that holds a dense constant; None for other values."""
         at = self.owner(name)
         if name in at.sparse or not at.is_constant(name):
             return None
@@ -115,42 +115,42 @@ class Values:
 
     def constant(self, name: str) -> Array | None:
         """Return a dense constant; None for other values."""
-        held = self.held(name)
-        return None if held is None else self.array(held)
+        holder = self.holder(name)
+        return None if holder is None else self.array(holder)
 
-    def array(self, held: TensorProto | NodeProto) -> Array:
+    def array(self, holder: TensorProto | NodeProto) -> Array:
         """Read an initializer or a Constant node; raises as `constant`."""
-        if isinstance(held, NodeProto):
-            return constant_value(self.source, held)
-        return to_array(self.source, held)
+        if isinstance(holder, NodeProto):
+            return constant_value(self.source, holder)
+        return to_array(self.source, holder)
 
     def integers_of(self, name: str) -> Array | None:
         """Read a dense constant of integers; None for other values."""
-        held = self.held(name)
-        if held is None or (
-            isinstance(held, TensorProto) and held.data_type not in (TensorProto.INT32, TensorProto.INT64)
+        holder = self.holder(name)
+        if holder is None or (
+            isinstance(holder, TensorProto) and holder.data_type not in (TensorProto.INT32, TensorProto.INT64)
         ):
             return None
-        array = self.array(held)
+        array = self.array(holder)
         return array if array.dtype.kind == "i" else None
 
     # Types
 
     def shape(self, name: str) -> tuple[int | None, ...] | None:
         """Return the shape of a value, with None for open sizes; None if even the rank is unknown."""
-        held = self.held(name)
-        if held is not None:
-            return tuple(held.dims) if isinstance(held, TensorProto) else self.array(held).shape
+        holder = self.holder(name)
+        if holder is not None:
+            return tuple(holder.dims) if isinstance(holder, TensorProto) else self.array(holder).shape
         return fixed_sizes(self.types.get(name, TypeProto()))
 
     def dtype(self, name: str) -> str | None:
         """Return the element type of a constant or floating-point value by NumPy's name."""
-        held = self.held(name)
-        if isinstance(held, TensorProto):  # without reading its values, which can be in another file
-            stored = element_type(held.data_type)
+        holder = self.holder(name)
+        if isinstance(holder, TensorProto):  # without reading its values, which can be in another file
+            stored = element_type(holder.data_type)
             return None if stored is None else stored.name
-        if held is not None:
-            return self.array(held).dtype.name
+        if holder is not None:
+            return self.array(holder).dtype.name
         known = element_type(self.types[name].tensor_type.elem_type) if name in self.types else None
         return known.name if known is not None and known.name in _FLOATS else None
 

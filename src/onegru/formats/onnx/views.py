@@ -78,7 +78,7 @@ class ViewStep(OwnStep):
     """A node that only moves axes; see `onegru.formats.graph.OwnStep`."""
 
     node_count = 1
-    gives_views = True
+    writes_views = True
 
     def __init__(self, source: Source, node: NodeProto, opset: int, integers: Integers) -> None:
         super().__init__((node.input[0],), (node.output[0],))
@@ -98,7 +98,7 @@ class ViewStep(OwnStep):
 
     def run(self, values: dict[str, Any]) -> None:
         """Add its output to the values; it shares the input's memory."""
-        (source,), (target,) = self.reads, self.gives
+        (source,), (target,) = self.reads, self.writes
         try:
             values[target] = self._view(values[source])
         except ValueError as error:  # including NumPy's AxisError

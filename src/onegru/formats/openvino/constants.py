@@ -12,7 +12,7 @@ from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.xml import Layer
 
 #: The content of a .bin, or the reason why it cannot be read.
-Weights = Array | FormatError | OSError
+BinContent = Array | FormatError | OSError
 
 # Bits per element of types that NumPy does not have; OpenVINO unpacks them.
 _PACKED = {"u1": 1, "u2": 2, "u4": 4, "i4": 4, "nf4": 4, "f4e2m1": 4, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8}
@@ -27,7 +27,7 @@ _MOST_OVERLAP, _MOST_CONVERTED, _FREE = 4, 16, 2**20
 class Constants:
     """Const layers of a file, which are checked before use."""
 
-    def __init__(self, parser: AttributeParser, weights: Weights) -> None:
+    def __init__(self, parser: AttributeParser, weights: BinContent) -> None:
         self.parser = parser
         self._weights = weights
         self._seen: set[tuple[object, ...]] = set()

@@ -41,7 +41,7 @@ _OURS = re.compile(r"OneGRU node '(.*?)': (.*?)(?: At: .*)?$")
 _MOST_SIZES, _MOST_SEEN = 4, 1000
 _Sizes = tuple[tuple[int, ...], ...]
 _Ports = Sequence[tuple[str, int]]  # public names, and indices of inputs or outputs
-_PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
+_PLAIN_TYPES = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
 
 # Fills the last element of each output before a run, as in native/python/sized_call.cc.
 _UNWRITTEN = 0xFB
@@ -80,7 +80,7 @@ class Network:
         self._replace_layers(grus, options, observer)
         self._is_open = any(port.get_partial_shape().is_dynamic for port in self._model.inputs)
         self._is_observed = observer is not None
-        self._any = self._for_any()
+        self._for_any_sizes = self._compile_for_any_sizes()
         self._lock = threading.Lock()
         self._seen: set[_Sizes] = set()
         self._sized: dict[_Sizes, _Compiled] = {}
@@ -97,27 +97,27 @@ class Network:
             number = _number_of(layer.node, self._file)
             gru = grus[number]
             layer.node.set_friendly_name(gru.name)
-            seen = None if observer is None else functools.partial(observer, number, "done")
+            watch = None if observer is None else functools.partial(observer, number, "done")
             ready = prepare(layer, gru.operator, gru.attributes, options, f"{self._file}: {gru}: ")
             replace_layer(
-                ready, observer=seen, all_steps=gru.full_length, is_watched=True, keep=self._kept.append
+                ready, observer=watch, all_steps=gru.full_length, is_watched=True, keep=self._kept.append
             )
         try:
             self._model.validate_nodes_and_infer_types()
         except Exception as error:  # OpenVINO raises errors of many classes
             raise FormatError(f"{self._file}: OpenVINO refuses it ({_one_line(error)})") from error
 
-    def _for_any(self) -> _Compiled | None:
+    def _compile_for_any_sizes(self) -> _Compiled | None:
         """Compile for any sizes; None for a model that OpenVINO can compile only for fixed sizes."""
         try:
-            return self._compiled(self._model)
+            return self._compile(self._model)
         except FormatError:
             ports = (port for layer in layers_of(self._model) for port in layer.outputs())
             if self._is_open and any(port.get_partial_shape().rank.is_dynamic for port in ports):
                 return None
             raise
 
-    def _compiled(self, model: Any) -> _Compiled:
+    def _compile(self, model: Any) -> _Compiled:
         if (layer := layer_that_crashes(model)) is not None:
             where = f"{self._file}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
             raise FormatError(f"{where}: an empty array; must have elements, or a dynamic shape")
@@ -133,10 +133,10 @@ class Network:
         """Return the outputs for these inputs."""
         given = [np.asarray(array) for array in arrays]
         try:
-            compiled = self._any
+            compiled = self._for_any_sizes
             if compiled is None or self._is_open:
                 sizes = tuple(array.shape for array in given)
-                compiled = self._sized.get(sizes) or self._for(sizes, given)
+                compiled = self._sized.get(sizes) or self._compiled_for(sizes, given)
             results = compiled.run(given)
             if compiled is self._next_quick:
                 self._prepare_quick(compiled)
@@ -153,7 +153,7 @@ class Network:
     def quick_run(self, inputs: _Ports, outputs: _Ports) -> QuickRun:
         """Return a function for the sizes that were compiled last; it returns None if it cannot run."""
         self._quick_ports = inputs, outputs
-        self._next_quick = self._any
+        self._next_quick = self._for_any_sizes
         return self._quick
 
     def _prepare_quick(self, compiled: _Compiled) -> None:
@@ -171,7 +171,7 @@ class Network:
         else:
             compiled.idle.append(request)
 
-    def _for(self, sizes: _Sizes, given: Sequence[Array]) -> _Compiled:
+    def _compiled_for(self, sizes: _Sizes, given: Sequence[Array]) -> _Compiled:
         """Return the model for these sizes; it is compiled for them when they occur a second time."""
         with self._lock:
             again = sizes in self._seen
@@ -180,19 +180,19 @@ class Network:
             is_full = len(self._sized) >= _MOST_SIZES
             if sizes in self._sized:
                 return self._sized[sizes]
-            if self._any is None:
-                made = self._compiled(self._reshaped(sizes))
+            if self._for_any_sizes is None:
+                made = self._compile(self._reshaped(sizes))
                 if is_full:
                     del self._sized[next(iter(self._sized))]
                 self._sized[sizes] = made
                 return made
             if is_full or not again or self._is_observed or any(0 in shape for shape in sizes):
-                return self._any
-            self._sized[sizes] = self._any
+                return self._for_any_sizes
+            self._sized[sizes] = self._for_any_sizes
             try:
-                made = self._compiled(self._reshaped(sizes))
+                made = self._compile(self._reshaped(sizes))
                 # OpenVINO optimizes more if sizes are fixed, and sometimes wrongly (seen in 2026.4).
-                if all(map(_agree, made.run(given), self._any.run(given))):
+                if all(map(_agree, made.run(given), self._for_any_sizes.run(given))):
                     self._sized[sizes] = self._next_quick = made
             except Exception:  # some models can run these sizes only if sizes are open
                 pass
@@ -241,7 +241,7 @@ class _Compiled:
                 raise FormatError(
                     f"{file}: an input or output is {words}; must be one of {', '.join(ELEMENT_TYPES)}"
                 )
-        is_sized = is_fixed and can_fail is None and _PLAIN.issuperset(types)
+        is_sized = is_fixed and can_fail is None and _PLAIN_TYPES.issuperset(types)
         self._request = _SizedRequest if is_sized else _Request
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
@@ -433,10 +433,10 @@ def _check(network: Any, file: str, constants: int) -> None:
 
 def _is_constant(layer: Any, constant: set[str]) -> bool:
     """Whether a layer is computed only from constants; adds such layers and constants to `constant`."""
-    takes = [port.get_node().get_name() for port in layer.input_values()]
-    if layer.get_type_name() == "Constant" or (takes and constant.issuperset(takes)):
+    sources = [port.get_node().get_name() for port in layer.input_values()]
+    if layer.get_type_name() == "Constant" or (sources and constant.issuperset(sources)):
         constant.add(layer.get_name())
-    return bool(takes) and layer.get_name() in constant
+    return bool(sources) and layer.get_name() in constant
 
 
 def _check_gather(layer: Any, file: str) -> None:
@@ -450,7 +450,7 @@ def _check_gather(layer: Any, file: str) -> None:
         raise FormatError(f"{file}: index {wrong[0]}; must be within the size {shape[0]} of the data")
 
 
-def _rest() -> None:
+def _wait_for_threads() -> None:
     """Wait before a fork until OpenVINO's threads are idle."""
     end = time.monotonic() + _MOST_REST
     time.sleep(_REST)
@@ -466,7 +466,7 @@ def core_with_extensions() -> Any:
     from onegru.runtimes.openvino_op import CLASSES
 
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_rest)
+        os.register_at_fork(before=_wait_for_threads)
     core = openvino.Core()
     for operator in CLASSES:
         core.add_extension(operator)

@@ -28,7 +28,7 @@ from onegru.formats.graph import (
     initial_states,
 )
 from onegru.formats.opened import Opened
-from onegru.formats.openvino.constants import Constants, Weights
+from onegru.formats.openvino.constants import BinContent, Constants
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.flow import IrGraph, IrGraphReader, stated_dims
 from onegru.formats.openvino.states import STATEFUL, ir_of
@@ -50,7 +50,7 @@ def read_ir(file: Opened, *, keep_parsed: bool = False) -> Graph:
     return replace(graph, file=file if keep_parsed else replace(file))
 
 
-def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None = None) -> Graph:
+def ir_graph(path: Path, root: ET.Element, weights: BinContent, text: bytes | None = None) -> Graph:
     """Return the graph of an IR's .xml."""
     text = text or ET.tostring(root, encoding="utf-8")
     graph = _GraphReader(path, parse_net(path, root), root, weights).read(text)
@@ -83,7 +83,7 @@ _LEAST_INPUTS = {"Broadcast": 2, "MaxPool": 1, "Slice": 4}
 class _GraphReader:
     """Reader of an IR as a `Graph`. A value has the name of its layer and port: "layer:port"."""
 
-    def __init__(self, path: Path, net: Net, root: ET.Element, weights: Weights) -> None:
+    def __init__(self, path: Path, net: Net, root: ET.Element, weights: BinContent) -> None:
         self.path = path
         self.net = net
         self.root = root

@@ -22,7 +22,7 @@ from onegru.core.shapes import fits
 from onegru.core.wording import shape_words
 from onegru.formats.graph import STREAM_KEY, Dimension
 from onegru.formats.opened import Opened
-from onegru.formats.openvino.constants import ALIGNED, Constants, Weights
+from onegru.formats.openvino.constants import ALIGNED, BinContent, Constants
 from onegru.formats.openvino.fields import ELEMENT_TYPES, ELEMENT_WORDS, AttributeParser
 from onegru.formats.openvino.flow import IrGraphReader
 from onegru.formats.openvino.xml import (
@@ -50,7 +50,7 @@ def ir_of(file: Opened) -> tuple[ET.Element, bytes]:
     return root, ET.tostring(root, encoding="utf-8")
 
 
-def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
+def show_states(path: Path, root: ET.Element, weights: BinContent) -> bool:
     """Turn the states of an IR into inputs and outputs."""
     if not any(layer.get("type") in STATEFUL for layer in root.iterfind("layers/layer")):
         note = note_of(root, STREAM_KEY) or ""
@@ -86,8 +86,8 @@ def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
             "shape": ",".join("?" if size is None else str(size) for size in shape),
             "element_type": ELEMENT_WORDS[dtype],
         }
-        _turn(root, read, "Parameter", variable, data)
-        _turn(root, writes[variable], "Result", variable, None)
+        _turn_layer(root, read, "Parameter", variable, data)
+        _turn_layer(root, writes[variable], "Result", variable, None)
     set_notes(root, {STREAM_KEY: write_note(states, initial, {}, {}, keeps=True)})
     return True
 
@@ -112,31 +112,31 @@ def hide_states(root: ET.Element, weights: Array) -> Array:
             raw = start.astype(numpy_dtype(ELEMENT_TYPES[words]).newbyteorder("<")).tobytes()
             parts += [np.zeros(-sum(map(len, parts)) % ALIGNED, np.uint8), np.frombuffer(raw, np.uint8)]
             offset = sum(map(len, parts)) - len(raw)
-            edge = _add_first(
+            edge = _add_start(
                 layers, read, port, f"{state.input}/first", start.shape, (words, offset, len(raw))
             )
             ET.SubElement(edges, "edge", dict(zip(EDGE_ENDS, edge, strict=True)))
         write.attrib |= {"name": f"{state.output}/next", "type": "Assign", "version": "opset6"}
         write.insert(0, ET.Element("data", dict(data.attrib)))
-        given = copy.deepcopy(result)
-        given.set("id", str(1 + int(result.attrib["id"])))
-        ET.SubElement(write, "output").append(given)
+        output = copy.deepcopy(result)
+        output.set("id", str(1 + int(result.attrib["id"])))
+        ET.SubElement(write, "output").append(output)
     remove_note(root, STREAM_KEY)
     return np.concatenate(parts)
 
 
-def _add_first(
+def _add_start(
     layers: ET.Element,
     read: ET.Element,
     port: ET.Element,
     name: str,
     shape: tuple[int, ...],
-    held: tuple[str, int, int],
+    stored: tuple[str, int, int],
 ) -> tuple[str, str, str, str]:
-    """Add the Const layer of a variable's initial value."""
+    """Add the Const layer of an initial value, `stored` with this type, offset and size in the .bin."""
     key = str(1 + max(int(item.attrib["id"]) for item in layers))
     const = ET.SubElement(layers, "layer", id=key, name=name, type="Const", version="opset1")
-    words, offset, size = held
+    words, offset, size = stored
     data = {
         "element_type": words,
         "shape": ", ".join(map(str, shape)),
@@ -213,22 +213,22 @@ def _variable(parser: AttributeParser, read: Layer) -> tuple[str, tuple[Dimensio
 
 
 def _starts(
-    parser: AttributeParser, net: Net, root: ET.Element, weights: Weights, reads: Mapping[str, Layer]
+    parser: AttributeParser, net: Net, root: ET.Element, weights: BinContent, reads: Mapping[str, Layer]
 ) -> dict[str, Array]:
     """Return the constant initial values of variables; other variables start from zeros."""
-    given = {variable: read for variable, read in reads.items() if read.inputs}
-    if not given:
+    with_start = {variable: read for variable, read in reads.items() if read.inputs}
+    if not with_start:
         return {}
-    starts: dict[str, Array | None] = dict.fromkeys(given)
+    starts: dict[str, Array | None] = dict.fromkeys(with_start)
     try:
         graph = IrGraphReader(parser, Constants(parser, weights)).read(net, root)
-        starts |= {name: graph.flow.constant(graph.inputs[read.id][0]) for name, read in given.items()}
+        starts |= {name: graph.flow.constant(graph.inputs[read.id][0]) for name, read in with_start.items()}
     except FormatError:  # reports the error with a better message
         raise
     except BROKEN:
         pass
     found: dict[str, Array] = {}
-    for variable, read in given.items():
+    for variable, read in with_start.items():
         start = starts[variable]
         if start is None:
             raise parser.error(
@@ -243,7 +243,7 @@ def _starts(
     return found
 
 
-def _turn(root: ET.Element, layer: Layer, kind: str, name: str, data: dict[str, str] | None) -> None:
+def _turn_layer(root: ET.Element, layer: Layer, kind: str, name: str, data: dict[str, str] | None) -> None:
     """Turn a layer into a Parameter without inputs, or into a Result without outputs."""
     element = layer.element
     element.attrib |= {"type": kind, "name": name, "version": "opset1"}

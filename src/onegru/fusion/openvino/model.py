@@ -8,7 +8,7 @@ from pathlib import Path
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN, FormatError, SpecError
 from onegru.core.spec import Spec
-from onegru.formats.openvino.constants import Weights
+from onegru.formats.openvino.constants import BinContent
 from onegru.formats.openvino.fields import AttributeParser
 from onegru.formats.openvino.flow import IrGraph
 from onegru.formats.openvino.gru_layers import operator_of
@@ -24,7 +24,7 @@ _LONGEST = 200
 def fuse_ir(
     path: Path,
     root: ET.Element,
-    weights: Weights,
+    weights: BinContent,
     progress: Progress | None = None,
     *,
     only_layers: bool = False,

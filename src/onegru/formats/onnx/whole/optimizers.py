@@ -55,9 +55,8 @@ def crashing_optimizers(model: ModelProto) -> tuple[str, ...]:
 def takes_exact_int8(model: ModelProto) -> bool:
     """Whether ONNX Runtime's option for exact 8-bit products without VNNI can be set."""
     # It breaks DequantizeLinear nodes with a scale per channel and no zero points; they fail in a run (1.32).
-    most: dict[
-        str, int
-    ] = {}  # elements of the largest constant with a name; subgraphs and functions reuse names
+    # The elements of the largest constant with a name, because subgraphs and functions reuse names.
+    most: dict[str, int] = {}
     nodes = list(all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node))
     named = [(tensor.name, math.prod(tensor.dims)) for tensor in all_tensors(model)]
     named += [(node.output[0], _numbers(node)) for node in nodes if node.op_type == "Constant"]
@@ -89,15 +88,15 @@ def _stated_types(model: ModelProto) -> Iterator[int]:
 def has_constant_grus(model: ModelProto) -> bool:
     """Whether there are GRU nodes with only constant inputs, also in subgraphs and functions."""
     graphs = [model.graph, *(GraphProto(node=function.node) for function in model.functions)]
-    return any(_has(Values(Source("the model"), graph, model.ir_version, {})) for graph in graphs)
+    return any(_has_known_gru(Values(Source("the model"), graph, model.ir_version, {})) for graph in graphs)
 
 
-def _has(values: Values) -> bool:
+def _has_known_gru(values: Values) -> bool:
     known: dict[str, bool] = {}
     return any(
         all(_is_computed(name, values, known) for name in node.input if name)
         if is_ours(node)
-        else any(_has(values.of_body(body)) for body in attribute_graphs(node))
+        else any(_has_known_gru(values.of_body(body)) for body in attribute_graphs(node))
         for node in values.graph.node
     )
 

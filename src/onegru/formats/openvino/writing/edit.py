@@ -15,7 +15,7 @@ from onegru.core.errors import SpecError
 from onegru.dataflow.edit import Edit, Staged
 from onegru.dataflow.operator import Shape
 from onegru.formats.graph import Graph
-from onegru.formats.openvino.constants import Constants, Weights
+from onegru.formats.openvino.constants import BinContent, Constants
 from onegru.formats.openvino.document import IrDocument
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS, AttributeParser
 from onegru.formats.openvino.flow import IrGraph, IrGraphReader
@@ -41,7 +41,7 @@ _ATTRIBUTES: Mapping[str, set[str]] = {
 class Ir:
     """IR in memory, with its flow."""
 
-    def __init__(self, path: Path, root: ET.Element, weights: Weights) -> None:
+    def __init__(self, path: Path, root: ET.Element, weights: BinContent) -> None:
         self.root = root
         self.parser = AttributeParser(path)
         self.constants = Constants(self.parser, weights)
