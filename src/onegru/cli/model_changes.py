@@ -24,7 +24,7 @@ from onegru.rewriting.check import Check
 from onegru.rewriting.rewrite import Rewriting
 
 
-def opened(source: Path, target: Path, suffixes: Sequence[str], overwrite: bool) -> Opened:
+def open_source(source: Path, target: Path, suffixes: Sequence[str], overwrite: bool) -> Opened:
     """Open the source, after a check that the target is a file that may be written."""
     check_target(f"TARGET {target}", target, suffixes)
     file = open_layers("SOURCE", source)

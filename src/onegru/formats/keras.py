@@ -45,7 +45,7 @@ class _Position:
 
 
 @dataclass(frozen=True, slots=True)
-class _ModelLayers:
+class _KerasLayer:
     """A layer, its enclosing models, and its configuration, which is empty unless it is a GRU."""
 
     path: tuple[str, ...]
@@ -60,7 +60,7 @@ class _Collected:
     """Description of the GRUs in a file."""
 
     version: str  # the version of Keras
-    grus: list[tuple[str, _ModelLayers, list[Array]]]  # the GRUs, by name, with their arrays
+    grus: list[tuple[str, _KerasLayer, list[Array]]]  # the GRUs, by name, with their arrays
     others: list[tuple[str, str]]  # the names and classes of all other layers except inputs
     is_chain: bool  # whether the model consists of its GRUs, called one after another
 
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> None:
         arrays = [array for _, _, own in collected.grus for array in own]
         if sum(array.nbytes for array in arrays) > Path(file).stat().st_size:
             raise FormatError(f"{shown}: layers share their arrays; each must have its own arrays")
-        head = [(key, found.kind, found.config, len(own)) for key, found, own in collected.grus]
+        head = [(key, layer.kind, layer.config, len(own)) for key, layer, own in collected.grus]
         facts = {"layers": head, "others": collected.others, "is_chain": collected.is_chain}
         write_answer({"keras_version": collected.version, **facts}, arrays)
     except MemoryError:
@@ -92,7 +92,7 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
     """Read a saved model, with all its GRUs or the one called `name`."""
     import h5py
 
-    with _naming(path):
+    with _format_errors(path):
         if zipfile.is_zipfile(file_path):
             with open_zip(file_path) as archive:
                 metadata = _json(path, read_member(path, archive, "metadata.json"))
@@ -119,7 +119,7 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _format_errors(path: Path) -> Iterator[None]:
     """Turn all errors of zipfile, json and h5py into FormatError."""
     try:
         yield
@@ -167,33 +167,33 @@ def _read(
     path: Path,
     version: str,
     model: Mapping[str, Any],
-    arrays_of: Callable[[_ModelLayers], list[Array]],
+    arrays_of: Callable[[_KerasLayer], list[Array]],
     name: str | None,
 ) -> _Collected:
-    layers: dict[str, _ModelLayers] = {}
+    layers: dict[str, _KerasLayer] = {}
     others: list[tuple[str, str]] = []
-    for found in _layers(model, (), (), _DEPTH):
-        if not found.is_gru:
-            others.append(("/".join(found.path), found.kind))
-        elif layers.setdefault("/".join(found.path), found) is not found:
-            raise FormatError(f"{path}: two layers called {'/'.join(found.path)!r}")
+    for layer in _layers(model, (), (), _DEPTH):
+        if not layer.is_gru:
+            others.append(("/".join(layer.path), layer.kind))
+        elif layers.setdefault("/".join(layer.path), layer) is not layer:
+            raise FormatError(f"{path}: two layers called {'/'.join(layer.path)!r}")
     is_chain = not others and _is_chain(model, list(layers.values()))
     if name is not None:
         if name not in layers:
             there = ", ".join(map(repr, layers)) or "none"
             raise SpecError.of("name", f"no GRU {name!r} in {path}; available: {there}")
         layers = {name: layers[name]}
-    grus = [(key, found, arrays_of(found)) for key, found in layers.items()]
+    grus = [(key, layer, arrays_of(layer)) for key, layer in layers.items()]
     return _Collected(version, grus, others, is_chain)
 
 
 def _layers(
     model: Mapping[str, Any], path: tuple[str, ...], positions: tuple[_Position, ...], depth: int
-) -> Iterator[_ModelLayers]:
+) -> Iterator[_KerasLayer]:
     """Find the layers in a model's configuration, without inputs; for a custom class, the class itself."""
     entries = _entries(model)
     if entries is None:
-        yield _ModelLayers(path, positions, str(model.get("class_name")), {}, is_gru=False)
+        yield _KerasLayer(path, positions, str(model.get("class_name")), {}, is_gru=False)
         return
     kinds = Counter(str(entry.get("class_name")) for entry in entries)
     before: Counter[str] = Counter()
@@ -206,13 +206,13 @@ def _layers(
         if kind in _MODELS and depth:
             yield from _layers(entry, inner, (*positions, position), depth - 1)
         elif is_mapping(own) and is_own(entry) and is_gru(kind, own):
-            yield _ModelLayers(inner, (*positions, position), kind, own, is_gru=True)
+            yield _KerasLayer(inner, (*positions, position), kind, own, is_gru=True)
         elif kind != "InputLayer":
             within = own.get("layer") if is_mapping(own) else None
             if is_mapping(within) and is_mapping(within.get("config")) and is_own(within):
                 wrapped = str(within.get("class_name"))
                 kind += f"({wrapped})" if is_gru(wrapped, within["config"]) else ""
-            yield _ModelLayers(inner, (*positions, position), kind, {}, is_gru=False)
+            yield _KerasLayer(inner, (*positions, position), kind, {}, is_gru=False)
 
 
 def _entries(model: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
@@ -222,10 +222,10 @@ def _entries(model: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     return [item for item in entries if is_mapping(item)] if isinstance(entries, list) else None
 
 
-def _is_chain(model: Mapping[str, Any], grus: Sequence[_ModelLayers]) -> bool:
+def _is_chain(model: Mapping[str, Any], grus: Sequence[_KerasLayer]) -> bool:
     """Whether a model of only GRUs and inputs calls these GRUs one after another."""
     kind = model.get("class_name")
-    if model.get("registered_name") not in (None, kind) or any(len(found.path) > 1 for found in grus):
+    if model.get("registered_name") not in (None, kind) or any(len(layer.path) > 1 for layer in grus):
         return False  # custom classes and nested models may call layers in any order
     calls = [entry.get("inbound_nodes") for entry in _entries(model) or () if entry.get("inbound_nodes")]
     one_call = [isinstance(call, list) and len(call) == 1 for call in calls]
@@ -290,14 +290,14 @@ class _ArchivedWeights(_KerasWeights):
             else:
                 self._collect(child, name, depth - 1)
 
-    def of_layer(self, found: _ModelLayers) -> list[Array]:
+    def of_layer(self, layer: _KerasLayer) -> list[Array]:
         """Return a layer's arrays."""
         prefix = ""
-        for name, position in zip(found.path, found.positions, strict=True):
+        for name, position in zip(layer.path, layer.positions, strict=True):
             prefix = self._member(prefix, name, position)
-        return list(self._of_kind(prefix, found.kind))
+        return list(self._of_kind(prefix, layer.kind))
 
-    def _member(self, prefix: str, name: str, layer: _Position) -> str:
+    def _member(self, prefix: str, name: str, place: _Position) -> str:
         """Return the path of a layer, by the name that Keras 3 records or by its index in its class."""
         members = {
             f"{start}{path.removeprefix(start).partition('/')[0]}"
@@ -311,14 +311,14 @@ class _ArchivedWeights(_KerasWeights):
             if len(matching) == 1:
                 return matching[0]
             raise FormatError(f"{self._path}: weights of {len(matching)} layers called {name!r}; must be 1")
-        of_class = re.compile(rf"{re.escape(layer.kind.lower())}(?:_([0-9]{{1,9}}))?")
+        of_class = re.compile(rf"{re.escape(place.kind.lower())}(?:_([0-9]{{1,9}}))?")
         matches = [(path, of_class.fullmatch(path.rpartition("/")[2])) for path in members]
         ordered = sorted((int(match[1] or 0), path) for path, match in matches if match)
-        if len(ordered) != layer.count:
+        if len(ordered) != place.count:
             raise FormatError(
-                f"{self._path}: weights of {len(ordered)} layers of class {layer.kind}; must be {layer.count}"
+                f"{self._path}: weights of {len(ordered)} layers of class {place.kind}; must be {place.count}"
             )
-        return ordered[layer.index][1]
+        return ordered[place.index][1]
 
     def _of_kind(self, prefix: str, kind: str) -> Iterator[Array]:
         if kind == "Bidirectional":
@@ -349,11 +349,11 @@ class _LegacyWeights(_KerasWeights):
         super().__init__(path, h5py, file)
         self._joined = joined
 
-    def of_layer(self, found: _ModelLayers) -> list[Array]:
+    def of_layer(self, layer: _KerasLayer) -> list[Array]:
         """Return a layer's arrays."""
-        group = self._child(self._root(), found.path[0])
-        inner = f"/{'/'.join(found.path if self._joined else found.path[-1:])}/"
-        names = [name for name in self._names(group) if len(found.path) == 1 or inner in f"/{name}"]
+        group = self._child(self._root(), layer.path[0])
+        inner = f"/{'/'.join(layer.path if self._joined else layer.path[-1:])}/"
+        names = [name for name in self._names(group) if len(layer.path) == 1 or inner in f"/{name}"]
         return [self._array(functools.reduce(self._child, name.split("/"), group)) for name in names]
 
     def _root(self) -> Any:

@@ -70,9 +70,8 @@ def graph_of(path: object, *, fuse: bool = False, folder: Path | None = None) ->
         from onegru.models.fusing import fused_graph  # slow import
 
         return fused_graph(file)
-    graph = format_of(file).read_graph(
-        file, keep_parsed=file is path
-    )  # a caller who opened it may read it again
+    # A caller who opened the file may read it again.
+    graph = format_of(file).read_graph(file, keep_parsed=file is path)
     if file.kind is Kind.OPENVINO and any(gru.bodies for gru in graph.grus):
         from onegru.models.fusing import with_sequences  # as above
 

@@ -72,7 +72,7 @@ class ModelStream:
             for output, taker in self._pairs.items()
             if outputs[output].shape != self._inputs[taker].shape
         ]
-        self._gives_states = outputs.keys() <= self._pairs.keys()
+        self._returns_states = outputs.keys() <= self._pairs.keys()
         self._dims = self._checked_dims(dims)
         self._state: dict[str, Array] = {}
 
@@ -144,7 +144,7 @@ class ModelStream:
         given = {**self._state, **inputs}
         if len(self._state) < len(self._pairs):
             missing = [name for name in self._pairs.values() if name not in given]
-            given.update(self._zeros(missing, inputs))
+            given.update(self._initial_values(missing, inputs))
         try:
             results = self._run(given)
         except SpecError as error:
@@ -159,7 +159,7 @@ class ModelStream:
                     f"{output!r} is {list(new)}; must be {shape_words(info.shape or ())}, the shape of its "
                     f"input {info.name!r}",
                 )
-        if self._gives_states:
+        if self._returns_states:
             self._state.update({taker: results[output].copy() for output, taker in self._pairs.items()})
             return results
         for output, taker in self._pairs.items():
@@ -184,7 +184,7 @@ class ModelStream:
             raise SpecError.of("rows", "must be None, because the model has no state")
         axes = self._row_axes()
         missing = [name for name in axes if name not in self._state]
-        states = {**self._state, **self._zeros(missing, {})}
+        states = {**self._state, **self._initial_values(missing, {})}
         for name in missing:
             if name not in states:
                 words = f"state {name!r} is not set; run one step with all rows first, or set stream.state"
@@ -204,8 +204,8 @@ class ModelStream:
             state[(slice(None),) * axis + (indices,)] = new
             fresh[taker] = state
         self._state = fresh
-        gives = self._gives_states
-        return {name: array for name, array in results.items() if gives or name not in self._pairs}
+        returns_states = self._returns_states
+        return {name: array for name, array in results.items() if returns_states or name not in self._pairs}
 
     def _row_axes(self) -> dict[str, int]:
         """Return the row axis of each state: that of its GRU node, or the axis named as in other inputs."""
@@ -288,7 +288,7 @@ class ModelStream:
                 f"{'of any shape' if info.shape is None else shape_words(info.shape)}",
             )
 
-    def _zeros(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
+    def _initial_values(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return the initial values of states without a default: values of the file, or zeros."""
         sizes, owners = dict(self._dims), dict[str, str]()
         takers = self._pairs.values()
@@ -320,7 +320,7 @@ class ModelStream:
                     f"{name!r}: {count(shape[axis], 'step')} in the first run; must be at least {least}, "
                     f"because outputs are delayed by {count(least - 1, 'step')}"
                 )
-        zeros: dict[str, Array] = {}
+        found: dict[str, Array] = {}
         for name in names:
             info = self._inputs[name]
             if info.optional:
@@ -340,15 +340,15 @@ class ModelStream:
                     "dims= to stream(), or set stream.state before the first step",
                 )
             try:
-                zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
+                found[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
                 if name in self._graph.initial:
-                    zeros[name][...] = self._graph.initial[name]
+                    found[name][...] = self._graph.initial[name]
             except (ValueError, MemoryError) as error:
                 raise SpecError.of("state", f"{name!r} has shape {wanted}; must fit into memory") from error
-        return zeros
+        return found
 
 
 def first_states(graph: Graph, inputs: Mapping[str, object]) -> dict[str, Array]:
     """Return the states before the first run that the model's file gives, except those in `inputs`."""
     missing = [name for name in graph.starts if name not in inputs]
-    return ModelStream(graph, lambda _: {}, dict(graph.states), {})._zeros(missing, inputs)
+    return ModelStream(graph, lambda _: {}, dict(graph.states), {})._initial_values(missing, inputs)

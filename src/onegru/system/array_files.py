@@ -36,7 +36,7 @@ def read_npz(
     path: Path, choose: Callable[[Mapping[str, Header]], Iterable[str]], kind: str = "an .npz file"
 ) -> dict[str, NDArray[Any]]:
     """Return the arrays of an .npz file, by name."""
-    with _naming(path, kind), path.open("rb") as file, zipfile.ZipFile(file) as archive:
+    with _format_errors(path, kind), path.open("rb") as file, zipfile.ZipFile(file) as archive:
         headers: dict[str, Header] = {}
         entries: dict[str, zipfile.ZipInfo] = {}
         for entry in archive.infolist():
@@ -54,7 +54,7 @@ def read_npz(
 
 def read_npy(path: Path, judge: Callable[[Header], object]) -> NDArray[Any]:
     """Return the array of a .npy file, unless `judge` raises on its header."""
-    with _naming(path, "a .npy file"), path.open("rb") as file:
+    with _format_errors(path, "a .npy file"), path.open("rb") as file:
         judge(_header(file, path.stat().st_size))
         file.seek(0)
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
@@ -87,7 +87,7 @@ def _header(file: IO[bytes], size: int) -> Header:
 
 
 @contextmanager
-def _naming(path: Path, kind: str) -> Iterator[None]:
+def _format_errors(path: Path, kind: str) -> Iterator[None]:
     """Convert the many exceptions of NumPy and zipfile for broken files to one that names the file."""
     try:
         check_regular(path)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from onegru.cli import options
-from onegru.cli.model_changes import opened
+from onegru.cli.model_changes import open_source
 from onegru.cli.options import Number, Text, Texts, argument, option
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
@@ -96,9 +96,9 @@ def convert_command(
         "batch_size": batch_size,
         "seq_length": seq_length,
     }
-    file = opened(source, target, list(SUFFIXES), overwrite)
-    takes_out = (nodes or None, keras_version, cell, initial_h, lengths, batch_size, seq_length)
-    is_whole = all(item is None for item in takes_out)
+    file = open_source(source, target, list(SUFFIXES), overwrite)
+    layer_options = (nodes or None, keras_version, cell, initial_h, lengths, batch_size, seq_length)
+    is_whole = all(item is None for item in layer_options)
     if is_whole and file.kind is Kind.ONNX and target.suffix.lower() == ".onnx":
         raise SpecError.of(
             "TARGET",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from onegru.cli import options
-from onegru.cli.model_changes import check_of, opened, show_outputs
+from onegru.cli.model_changes import check_of, open_source, show_outputs
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.core.wording import count
@@ -42,7 +42,7 @@ def fuse_command(
 
     Example: onegru fuse model.xml fused.xml --dim batch=4
     """
-    file = opened(source, target, [".onnx", ".xml"], overwrite)
+    file = open_source(source, target, [".onnx", ".xml"], overwrite)
     check = check_of(file, inputs, dims, default_dim, tolerance, no_check)
     with ProgressBar(f"fusing {source.name}") as watch:
         report = fuse(file, target, check=check, progress=watch.progress)

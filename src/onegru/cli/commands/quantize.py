@@ -10,7 +10,7 @@ from rich.console import Console
 
 from onegru.cli import options
 from onegru.cli.inputs import gather_inputs, open_sizes, parse_axes, parse_pairs
-from onegru.cli.model_changes import opened, refuse, show_rewriting
+from onegru.cli.model_changes import open_source, refuse, show_rewriting
 from onegru.cli.options import GROUP_SIZE, QUANTIZED_NODES, Number, Texts, option
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
@@ -77,7 +77,7 @@ def quantize_command(
         refuse({"--column": columns, "--axes": axes, "--rows": rows}, "without --samples")
     elif inputs:
         raise SpecError.of("--samples", "has no effect with --input; remove one of them")
-    file = opened(source, target, [".onnx", ".xml"], overwrite)
+    file = open_source(source, target, [".onnx", ".xml"], overwrite)
     given: list[dict[str, Array]] | None = None
     words = "random inputs, which are not representative; pass your inputs with -i or --samples"
     if inputs:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from onegru.cli import options
-from onegru.cli.model_changes import check_of, opened, show_rewriting
+from onegru.cli.model_changes import check_of, open_source, show_rewriting
 from onegru.cli.options import Number, Text, argument, option
 from onegru.cli.screen import ProgressBar
 from onegru.rewriting.rewrite import RUNTIMES, rewrite
@@ -54,7 +54,7 @@ def rewrite_command(
 
     Example: onegru rewrite model.onnx other.onnx --for openvino
     """
-    file = opened(source, target, [".onnx"], overwrite)
+    file = open_source(source, target, [".onnx"], overwrite)
     check = check_of(file, inputs, dims, default_dim, tolerance, no_check)
     with ProgressBar(f"rewriting {source.name}"):
         report = rewrite(

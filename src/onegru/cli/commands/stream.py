@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated
 
 from onegru.cli import options
-from onegru.cli.model_changes import check_of, opened, refuse, show_rewriting
+from onegru.cli.model_changes import check_of, open_source, refuse, show_rewriting
 from onegru.cli.options import GROUP_SIZE, OPSET, QUANTIZED_NODES, Number, Texts, option
 from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.core.dtypes import in_groups
@@ -52,7 +52,7 @@ def stream_command(
     """
     if not quantize:
         refuse({"--node": nodes, "--group-size": group_size, "--opset": opset}, "without --quantize")
-    file = opened(source, target, [".onnx", ".xml"], overwrite)
+    file = open_source(source, target, [".onnx", ".xml"], overwrite)
     check = check_of(file, inputs, dims, default_dim, tolerance, no_check)
     with ProgressBar(f"converting {source.name}"):
         report = make_streaming(

@@ -55,7 +55,7 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
     if len(shards) == 1 and "onegru" in metadata[0]:
         return {"": read_layers(shards[0])}
     for shard in shards:
-        with _broken(shard), safetensors.safe_open(shard, framework="np") as file:
+        with _format_errors(shard), safetensors.safe_open(shard, framework="np") as file:
             for key in file.keys():  # noqa: SIM118
                 if keys.setdefault(key, shard) is not shard:
                     raise FormatError(f"{shard}: {key!r} is also in {keys[key].path.name}")
@@ -64,7 +64,7 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
     shared_sources = {first for key, first in shared.items() if is_recurrent(key) or key in own_forms}
     tensors: dict[str, object] = dict.fromkeys(keys, _OTHER)
     for shard in shards:
-        with _broken(shard), safetensors.safe_open(shard, framework="np") as file:
+        with _format_errors(shard), safetensors.safe_open(shard, framework="np") as file:
             own = [key for key in file.keys() if keys[key] is shard]  # noqa: SIM118
             names = [key for key in own if is_recurrent(key) or key in own_forms or key in shared_sources]
             names += [
@@ -101,7 +101,7 @@ def _shared_names(
 
 
 @contextmanager
-def _broken(path: Opened) -> Iterator[None]:
+def _format_errors(path: Opened) -> Iterator[None]:
     """Turn all errors of reading a safetensors file into FormatError."""
     try:
         yield

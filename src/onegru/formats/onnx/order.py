@@ -42,36 +42,36 @@ def needed_nodes(nodes: Sequence[NodeProto], values: Iterable[str]) -> list[Node
 
 def nodes_in_order(source: Source, graph: GraphProto) -> list[NodeProto]:
     """Return the nodes in an executable order."""
-    given: dict[str, int | None] = {}
+    defined: dict[str, int | None] = {}
 
-    def give(name: str, index: int | None, location: str) -> None:
-        if name in given:
+    def define(name: str, index: int | None, location: str) -> None:
+        if name in defined:
             raise source.error(f"{location}: {name!r} is defined twice")
-        given[name] = index
+        defined[name] = index
 
     for value in graph.input:
-        give(value.name, None, "graph input")
-    inputs = set(given)  # each can also have an initializer
+        define(value.name, None, "graph input")
+    inputs = set(defined)  # each can also have an initializer
     for tensor in graph.initializer:
         if tensor.name in inputs:
             inputs.remove(tensor.name)
         else:
-            give(tensor.name, None, "initializer")
+            define(tensor.name, None, "initializer")
     for sparse in graph.sparse_initializer:
-        give(sparse.values.name, None, "initializer")
+        define(sparse.values.name, None, "initializer")
     for index, node in enumerate(graph.node):
         for name in node.output:
             if name:
-                give(name, index, describe(node))
+                define(name, index, describe(node))
 
     waits: list[set[int]] = []
     for node in graph.node:
         names = node_inputs(node)
-        if unknown := sorted(name for name in names if name not in given):
+        if unknown := sorted(name for name in names if name not in defined):
             raise source.error(f"{describe(node)}: input {unknown[0]!r} is not defined")
-        waits.append({producer for name in names if (producer := given[name]) is not None})
+        waits.append({producer for name in names if (producer := defined[name]) is not None})
     for value in graph.output:
-        if value.name not in given:
+        if value.name not in defined:
             raise source.error(f"graph output {value.name!r} is not defined")
     nodes = list(graph.node)
     if all(not needed or max(needed) < index for index, needed in enumerate(waits)):
