@@ -31,7 +31,7 @@ GRUS = ("GRU", "onegru::AUGRU")
 _BATCH_FIRST = (1, 0, 2)
 
 
-def typed(flow: Flow, name: str) -> Array | None:
+def typed_constant(flow: Flow, name: str) -> Array | None:
     """Return a constant, in the element type recorded for it."""
     array = flow.constant(name)
     if array is None or array.dtype != np.float64:
@@ -153,7 +153,7 @@ class GruLayers(Builder):
         return self.weight(name, np.take(array, [number], axis))
 
     def _typed_constant(self, name: str) -> Array | None:
-        return typed(self.flow, name) if name else None
+        return typed_constant(self.flow, name) if name else None
 
     def _new(self, what: str, shape: Shape | None = None) -> str:
         name = self.fresh(what)

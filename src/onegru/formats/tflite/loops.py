@@ -17,7 +17,7 @@ _AXES = "RESHAPE", "EXPAND_DIMS"  # operators that add an axis of size 1
 
 def stacked(graph: OnnxWriter, op: TfliteOp) -> list[str]:
     """Return the list of a loop as an array, which ONNX's Loop returns."""
-    graph.maker(op.inputs[0], "WHILE")
+    graph.producer(op.inputs[0], "WHILE")
     return [graph.emit("Identity", graph.value(op.inputs[0]))]
 
 
@@ -30,11 +30,11 @@ class WhileLoop:
             raise UnknownError
         self.graph, self.op = graph, op
         self.cond, self.body = (
-            OnnxWriter(graph.whole, graph.whole.subgraphs[index], graph.depth + 1) for index in indices
+            OnnxWriter(graph.translation, graph.translation.subgraphs[i], graph.depth + 1) for i in indices
         )
         self.before, self.after = self.body.subgraph.inputs, self.body.subgraph.outputs
-        self.asked = self.cond.subgraph.inputs
-        if not len(op.inputs) == len(op.outputs) == len(self.before) == len(self.after) == len(self.asked):
+        self.tested = self.cond.subgraph.inputs
+        if not len(op.inputs) == len(op.outputs) == len(self.before) == len(self.after) == len(self.tested):
             raise UnknownError
         self.number, self.bound = self._count()
         # The collected rows by index of the array; and the states that are the last row, with their shapes.
@@ -42,13 +42,13 @@ class WhileLoop:
         self.last: dict[int, tuple[int, tuple[int, ...]]] = {}
         for position in range(len(self.before)):
             try:
-                self._drop(position)
+                self._find_unneeded(position)
             except (UnknownError, ValueError, LookupError):
                 continue
 
     def _is_next(self, after: int, before: int) -> bool:
         """Whether a value equals another value plus 1."""
-        op = self.body.maker(after, "ADD")
+        op = self.body.producer(after, "ADD")
         others = [index for index in op.inputs if index != before]
         return len(others) == 1 == len(op.inputs) - 1 and self.body.integers(others[0]) == [1]
 
@@ -62,7 +62,7 @@ class WhileLoop:
         """Return the upper limit of the counter in all conditions: a number, or a value outside the loop."""
         waiting, found = [*self.cond.subgraph.outputs], set[tuple[int | None, int]]()
         for _ in range(len(self.cond.subgraph.operators)):
-            op = self.cond.maker(waiting.pop(), "LESS", "LOGICAL_AND")
+            op = self.cond.producer(waiting.pop(), "LESS", "LOGICAL_AND")
             if op.kind == "LOGICAL_AND":
                 waiting += op.inputs
             else:
@@ -74,12 +74,12 @@ class WhileLoop:
         return found.pop()
 
     def _bound(self, low: int, high: int) -> tuple[int | None, int]:
-        if not self._is_counter(self.before[self.asked.index(low)]):
+        if not self._is_counter(self.before[self.tested.index(low)]):
             raise UnknownError
-        if high not in self.asked:
+        if high not in self.tested:
             (number,) = self.cond.integers(high)
             return number, -1
-        position = self.asked.index(high)
+        position = self.tested.index(high)
         if self.after[position] != self.before[position]:
             raise UnknownError
         index = self.op.inputs[position]
@@ -90,30 +90,30 @@ class WhileLoop:
         """Whether a value outside the loop is the number of iterations."""
         return index == self.bound if self.number is None else self.graph.integers(index) == [self.number]
 
-    def _drop(self, position: int) -> None:
+    def _find_unneeded(self, position: int) -> None:
         """Record how to compute a value that ONNX's Loop does not need to carry."""
         body, inner, start = self.body, self.before[position], self.op.inputs[position]
-        if self.cond.takers[self.asked[position]] or self.after.count(self.after[position]) > 1:
+        if self.cond.use_counts[self.tested[position]] or self.after.count(self.after[position]) > 1:
             return
-        made = body.maker(self.after[position], "CONCATENATION", "FlexTensorListSetItem", *_AXES)
+        made = body.producer(self.after[position], "CONCATENATION", "FlexTensorListSetItem", *_AXES)
         if made.kind == "FlexTensorListSetItem":
             items, index, row = made.inputs
-            has = self.graph.maker(start, "FlexTensorListReserve").inputs[1]
-            if items != inner or body.takers[inner] != 1:
+            has = self.graph.producer(start, "FlexTensorListReserve").inputs[1]
+            if items != inner or body.use_counts[inner] != 1:
                 raise UnknownError
             if index not in self.before:
                 if body.integers(index) == [0] and self.graph.integers(has) == [1]:
-                    self._drop_last(position, row, ())
+                    self._record_last(position, row, ())
             elif self._is_counter(index) and self._is_count(has):
                 self.rows[position] = row
         elif made.kind == "CONCATENATION":
-            self._drop_copy(position, made)
-        elif not body.takers[inner]:
+            self._record_copy(position, made)
+        elif not body.use_counts[inner]:
             shape, source = body.tensor(self.after[position]).shape, made.inputs[0]
             is_first = shape == (1, *body.tensor(source).shape)
-            self._drop_last(position, source, () if is_first else tuple(size or 0 for size in shape))
+            self._record_last(position, source, () if is_first else tuple(size or 0 for size in shape))
 
-    def _drop_last(self, position: int, source: int, shape: tuple[int, ...]) -> None:
+    def _record_last(self, position: int, source: int, shape: tuple[int, ...]) -> None:
         """Record a value that is a state in another shape, unless there may be no iteration."""
         state = self.after.index(source)
         starts = [self.graph.tensor(self.op.inputs[item]).value for item in (position, state)]
@@ -121,14 +121,14 @@ class WhileLoop:
         if state != position and 0 not in shape and (is_zero or (self.number or 0) > 0):
             self.last[position] = state, shape
 
-    def _drop_copy(self, position: int, made: TfliteOp) -> None:
+    def _record_copy(self, position: int, made: TfliteOp) -> None:
         """Record an array with one row for each iteration, which writes only that row."""
         body, inner = self.body, self.before[position]
         front, row, back = made.inputs
-        cut, kept = body.maker(front, "SLICE").inputs, body.maker(back, "SLICE").inputs
+        cut, kept = body.producer(front, "SLICE").inputs, body.producer(back, "SLICE").inputs
         index, after = self._first_of(cut[2], -1), self._first_of(kept[1], 0)
-        source = body.maker(row, *_AXES).inputs[0]
-        is_whole = cut[0] == kept[0] == inner and body.takers[inner] == 2
+        source = body.producer(row, *_AXES).inputs[0]
+        is_whole = cut[0] == kept[0] == inner and body.use_counts[inner] == 2
         is_whole = is_whole and {*body.integers(cut[1])} == {0} and {*body.integers(kept[2])} == {-1}
         is_row = body.tensor(row).shape == (1, *body.tensor(source).shape)
         is_row = is_row and not made.option("Axis") and not made.option("FusedActivationFunction")
@@ -138,17 +138,17 @@ class WhileLoop:
             if value is not None and value.shape[0] == self.number:
                 self.rows[position] = source
             elif value is None:
-                shape = self.graph.maker(start, "FILL").inputs[0]
-                first = self.graph.maker(shape, "CONCATENATION").inputs[0]
-                if self._is_count(self.graph.maker(first, *_AXES).inputs[0]):
+                shape = self.graph.producer(start, "FILL").inputs[0]
+                first = self.graph.producer(shape, "CONCATENATION").inputs[0]
+                if self._is_count(self.graph.producer(first, *_AXES).inputs[0]):
                     self.rows[position] = source
 
     def _first_of(self, index: int, rest: int) -> int:
         """Return the first element of a value whose other elements are all `rest`."""
-        first, others = self.body.maker(index, "CONCATENATION").inputs
+        first, others = self.body.producer(index, "CONCATENATION").inputs
         if {*self.body.integers(others)} != {rest}:
             raise UnknownError
-        return self.body.maker(first, *_AXES).inputs[0]
+        return self.body.producer(first, *_AXES).inputs[0]
 
     def write(self) -> list[str]:
         """Write the loop and return its outputs."""
@@ -165,12 +165,12 @@ class WhileLoop:
         inputs = [
             helper.make_tensor_value_info(iteration, TensorProto.INT64, ()),
             helper.make_tensor_value_info(goes_on, TensorProto.BOOL, ()),
-            *(body.declared(self.before[position]) for position in carried),
+            *(body.add_input(self.before[position]) for position in carried),
         ]
         body.write([*(self.after[position] for position in carried), *self.rows.values()])
         outputs = [helper.make_tensor_value_info(body.emit("Identity", goes_on), TensorProto.BOOL, ())]
-        outputs += [body.given(self.after[position]) for position in carried]
-        outputs += [body.given(row) for row in self.rows.values()]
+        outputs += [body.add_output(self.after[position]) for position in carried]
+        outputs += [body.add_output(row) for row in self.rows.values()]
         whole = body.graph("body", inputs, outputs)
         given = graph.emit_all("Loop", [steps, "", *initial], len(outputs) - 1, body=whole)
         values = dict(zip([*carried, *self.rows], given, strict=True))

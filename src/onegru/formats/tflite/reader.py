@@ -86,7 +86,7 @@ class _OperatorCode(tflite.OperatorCode):  # type: ignore[misc]
 
 def _without_copies(graph: Subgraph, keep: tuple[int, ...] = ()) -> Subgraph:
     """Remove casts and reshapes that change nothing, unless their output is in `keep`."""
-    made = Counter((*graph.inputs, *(output for op in graph.operators for output in op.outputs)))
+    producer_counts = Counter((*graph.inputs, *(output for op in graph.operators for output in op.outputs)))
     same: dict[int, int] = {}
 
     def source(index: int) -> int:
@@ -106,7 +106,7 @@ def _without_copies(graph: Subgraph, keep: tuple[int, ...] = ()) -> Subgraph:
                 is_same
                 and is_fixed
                 and is_plain
-                and made[output] == 1
+                and producer_counts[output] == 1
                 and first != output
                 and output not in keep
             ):
@@ -119,15 +119,15 @@ def _without_copies(graph: Subgraph, keep: tuple[int, ...] = ()) -> Subgraph:
 
 class _FlatbufferReader:
     def __init__(self, data: bytes) -> None:
-        self.left = len(data)  # limit of items to read: each needs at least one byte
+        self.items_left = len(data)  # each needs at least one byte
         self.model = tflite.Model.GetRootAs(data, 0)
         codes = range(self.counted(self.model.OperatorCodesLength()))
         self.kinds = [self._kind(self.model.OperatorCodes(index)) for index in codes]
 
     def counted(self, length: int) -> int:
         """Return a length, and check that the file can contain that number of items."""
-        self.left -= length
-        if self.left < 0:
+        self.items_left -= length
+        if self.items_left < 0:
             raise FormatError(
                 "its sections overlap or extend beyond the end of the file; broken or truncated"
             )

@@ -43,15 +43,15 @@ class Translation:
     unknown: Counter[str] = field(default_factory=Counter)  # the untranslated operators
     names: set[str] = field(default_factory=set)  # all used names
     used: Counter[str] = field(default_factory=Counter)  # number of requests for each name
-    left: int = _MOST_OPERATORS
+    operators_left: int = _MOST_OPERATORS
 
     def model(self) -> ModelProto:
         """Translate the model; raises FormatError if it is malicious."""
         main = self.subgraphs[0]
         writer = OnnxWriter(self, main)
-        inputs = [writer.declared(index) for index in main.inputs]
+        inputs = [writer.add_input(index) for index in main.inputs]
         writer.write(main.outputs)
-        outputs = [writer.given(index) for index in main.outputs]
+        outputs = [writer.add_output(index) for index in main.outputs]
         opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_DOMAIN, 1)]
         graph = writer.graph("main", inputs, outputs)
         return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
@@ -60,22 +60,22 @@ class Translation:
 class OnnxWriter:
     """Translation of a graph, or of a body inside `depth` others."""
 
-    def __init__(self, whole: Translation, subgraph: Subgraph, depth: int = 0) -> None:
+    def __init__(self, translation: Translation, subgraph: Subgraph, depth: int = 0) -> None:
         if depth > _DEEPEST:
             raise FormatError(f"subgraphs are nested too deeply; must have at most {_DEEPEST} levels")
-        whole.left -= 1 + len(subgraph.operators)
-        if whole.left < 0:
+        translation.operators_left -= 1 + len(subgraph.operators)
+        if translation.operators_left < 0:
             raise FormatError(f"more than {_MOST_OPERATORS:,} operators, including subgraphs; not supported")
-        self.whole, self.subgraph, self.depth = whole, subgraph, depth
-        self.makers = {output: op for op in subgraph.operators for output in op.outputs}
-        self.takers = Counter(index for op in subgraph.operators for index in op.inputs)
-        self.takers.update(subgraph.outputs)
+        self.translation, self.subgraph, self.depth = translation, subgraph, depth
+        self.producers = {output: op for op in subgraph.operators for output in op.outputs}
+        self.use_counts = Counter(index for op in subgraph.operators for index in op.inputs)
+        self.use_counts.update(subgraph.outputs)
         made = [*subgraph.inputs, *(output for op in subgraph.operators for output in op.outputs)]
         if len(set(made)) < len(made):
             raise FormatError("a value is computed twice; must be computed once")
         self.values: dict[int, str] = {}
         self.nodes: list[NodeProto] = []
-        self.odd: list[NodeProto] = []
+        self.unknown_values: list[NodeProto] = []  # nodes for values that no operator computes
         self.constants: list[TensorProto] = []
         self.infos: list[ValueInfoProto] = []
         self.base = ""
@@ -86,9 +86,9 @@ class OnnxWriter:
             raise UnknownError
         return self.subgraph.tensors[index]
 
-    def maker(self, index: int, *kinds: str) -> TfliteOp:
+    def producer(self, index: int, *kinds: str) -> TfliteOp:
         """Return the operator of one of these kinds that computes a tensor."""
-        op = self.makers.get(index)
+        op = self.producers.get(index)
         if op is None or op.kind not in kinds:
             raise UnknownError
         return op
@@ -113,9 +113,9 @@ class OnnxWriter:
         if index not in self.values and tensor.value is not None:
             self.values[index] = self.constant(tensor.value, tensor.name)
         elif index not in self.values:  # a constant of another type, or the state of an operator
-            self.whole.unknown[f"constant of type {tensor.dtype or tensor.type}"] += 1
+            self.translation.unknown[f"constant of type {tensor.dtype or tensor.type}"] += 1
             self.values[index] = self.fresh(tensor.name)
-            self.odd.append(helper.make_node("CONSTANT", [], [self.values[index]], domain=_DOMAIN))
+            self.unknown_values.append(helper.make_node("CONSTANT", [], [self.values[index]], domain=_DOMAIN))
         return self.values[index]
 
     def all(self, op: TfliteOp, count: int | None = None) -> list[str]:
@@ -127,9 +127,9 @@ class OnnxWriter:
     def fresh(self, base: str) -> str:
         """Return a new name."""
         base = base[:_LONGEST] or "value"
-        self.whole.used[base] += 1  # keeps many requests for one name fast
-        number = self.whole.used[base]
-        return fresh_name(base if number == 1 else f"{base}_{number}", self.whole.names)
+        self.translation.used[base] += 1  # keeps many requests for one name fast
+        number = self.translation.used[base]
+        return fresh_name(base if number == 1 else f"{base}_{number}", self.translation.names)
 
     def constant(self, array: Array | Sequence[int], base: str = "constant") -> str:
         """Add a constant; int64 if it is not an array."""
@@ -148,19 +148,19 @@ class OnnxWriter:
         self.nodes.append(helper.make_node(kind, inputs, outputs, outputs[0], **attributes))
         return outputs
 
-    def declared(self, index: int) -> ValueInfoProto:
-        """Declare an input."""
+    def add_input(self, index: int) -> ValueInfoProto:
+        """Add an input, and describe its type."""
         self.values[index] = self.fresh(self.tensor(index).name)
-        return typed(self.values[index], self.tensor(index))
+        return type_info(self.values[index], self.tensor(index))
 
-    def given(self, index: int) -> ValueInfoProto:
-        """Return an output as a separate value."""
+    def add_output(self, index: int) -> ValueInfoProto:
+        """Add an output as a separate value, and describe its type."""
         self.base = self.tensor(index).name
-        return typed(self.emit("Identity", self.value(index)), self.tensor(index))
+        return type_info(self.emit("Identity", self.value(index)), self.tensor(index))
 
     def graph(self, name: str, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto]) -> GraphProto:
         """Return the graph of the added nodes."""
-        nodes, infos = [*self.odd, *self.nodes], self.infos
+        nodes, infos = [*self.unknown_values, *self.nodes], self.infos
         return helper.make_graph(nodes, name, inputs, outputs, initializer=self.constants, value_info=infos)
 
     def write(self, wanted: Iterable[int]) -> None:
@@ -175,9 +175,9 @@ class OnnxWriter:
             self.values.update(zip(op.outputs, self._translated(op), strict=True))
 
     def _translated(self, op: TfliteOp) -> Sequence[str]:
-        before, unknown = len(self.nodes), self.whole.unknown.copy()
+        before, unknown = len(self.nodes), self.translation.unknown.copy()
         is_quantized = any(self.tensor(i).is_quantized for i in op.inputs + op.outputs if i >= 0)
-        rule = self.whole.rules.get(op.kind)
+        rule = self.translation.rules.get(op.kind)
         try:
             values = [] if rule is None or is_quantized else rule(self, op)
             if len(values) == len(op.outputs):
@@ -186,15 +186,15 @@ class OnnxWriter:
             pass
         del self.nodes[before:]
         # The initial value of a state that is stored between runs can be any value.
-        self.whole.unknown = unknown + Counter({op.kind} - {"VAR_HANDLE", "READ_VARIABLE"})
+        self.translation.unknown = unknown + Counter({op.kind} - {"VAR_HANDLE", "READ_VARIABLE"})
         inputs = [self.value(index) if index >= 0 else "" for index in op.inputs]
         outputs = self.emit_all(op.kind, inputs, len(op.outputs), domain=_DOMAIN)
         tensors = map(self.tensor, op.outputs)
-        self.infos += [typed(name, tensor) for name, tensor in zip(outputs, tensors, strict=True)]
+        self.infos += [type_info(name, tensor) for name, tensor in zip(outputs, tensors, strict=True)]
         return outputs
 
 
-def typed(name: str, tensor: TfliteTensor) -> ValueInfoProto:
+def type_info(name: str, tensor: TfliteTensor) -> ValueInfoProto:
     """Describe the type of a value."""
     code = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)) if tensor.dtype else TensorProto.UNDEFINED
     return helper.make_tensor_value_info(name, code, tensor.shape)

@@ -17,7 +17,7 @@ from onegru.dataflow.table.moving import AxisOrder, axis_order_of
 from onegru.formats.openvino.constants import ALIGNED, Constants
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
 from onegru.formats.openvino.flow import NO_OPERATORS, IrGraph, IrGraphReader
-from onegru.formats.openvino.gru_layers import GRUS, GruLayers, output_dtype, typed
+from onegru.formats.openvino.gru_layers import GRUS, GruLayers, output_dtype, typed_constant
 from onegru.formats.openvino.kinds import layer_of
 from onegru.formats.openvino.translation import NewLayer
 from onegru.formats.openvino.writing.moves import compose, ignoring_ones, is_still, ops_of_move, sliced_before
@@ -255,7 +255,7 @@ class GraphWriter:
 
     def _folded(self, value: str) -> Array | None:
         """Return the constant for a value; None if it is computed."""
-        return None if value in self._unfolded else typed(self.flow, value)
+        return None if value in self._unfolded else typed_constant(self.flow, value)
 
     def _dtype(self, value: str) -> str:
         source = self._source(value)[0]
