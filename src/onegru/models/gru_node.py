@@ -32,16 +32,12 @@ class GruNode:
     """A GRU node of a model, with its layer if the weights are constants."""
 
     def __init__(
-        self,
-        node: GruStep,
-        location: str,
-        options: EngineOptions,
-        prepare: Callable[[], object] | None = None,
+        self, node: GruStep, location: str, options: EngineOptions, create: Callable[[], object] | None = None
     ) -> None:
         self.step = node
         self._packed: PackedLayer | None = None  # if the weights are constants
         self._has_own_state = False
-        self._prepare_all = prepare  # creates the layers of all nodes; None if they exist
+        self._create_all = create  # creates the layers of all nodes; None if they exist
         self._location = location
         self._options = options
         self.is_fixed = False  # whether every run uses these weights
@@ -93,9 +89,9 @@ class GruNode:
 
     def _prepare_now(self) -> None:
         """Create the layer of a node that another runtime runs, at its first access."""
-        prepare_all, self._prepare_all = self._prepare_all, None
-        if prepare_all is not None:
-            prepare_all()
+        create_all, self._create_all = self._create_all, None
+        if create_all is not None:
+            create_all()
 
     def _prepare(
         self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruNode]
@@ -103,7 +99,7 @@ class GruNode:
         """Make the layer before any run if its weights are constants."""
         node = self.step
         state = constants.get(node.value("initial_h"))
-        self._prepare_all = None
+        self._create_all = None
         self._has_own_state = state is not None and bool(np.asarray(state).any())
         if any(name in node.inputs and node.inputs[name] not in constants for name in WEIGHTS):
             check_attributes(node.operator, node.attributes, self._location)
@@ -116,7 +112,7 @@ class GruNode:
         self.is_fixed = not any(node.inputs.get(name) in defaults for name in WEIGHTS)
 
     def __getstate__(self) -> Any:
-        return state_of(self, _prepare_all=None, _cache=LayerCache())
+        return state_of(self, _create_all=None, _cache=LayerCache())
 
     def _uses(self, packed: PackedLayer, values: Mapping[str, object]) -> bool:
         """Whether a run uses the weights of the layer."""

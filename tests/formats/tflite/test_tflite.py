@@ -280,7 +280,7 @@ def test_bodies_end_somewhere() -> None:
     empty = Subgraph((), (), (), ())
     with pytest.raises(FormatError, match="subgraphs are nested too deeply"):
         OnnxWriter(Translation([empty], {}), empty, 9)
-    whole = Translation([empty], {}, left=1)
+    whole = Translation([empty], {}, operators_left=1)
     OnnxWriter(whole, empty)
     with pytest.raises(FormatError, match="operators, including subgraphs"):
         OnnxWriter(whole, empty)

@@ -102,14 +102,8 @@ def _without_copies(graph: Subgraph, keep: tuple[int, ...] = ()) -> Subgraph:
             is_same = before.dtype == after.dtype != "" and before.shape == after.shape
             is_fixed = op.kind == "CAST" or None not in after.shape
             is_plain = not before.is_quantized and not after.is_quantized
-            if (
-                is_same
-                and is_fixed
-                and is_plain
-                and producer_counts[output] == 1
-                and first != output
-                and output not in keep
-            ):
+            is_removable = producer_counts[output] == 1 and first != output and output not in keep
+            if is_same and is_fixed and is_plain and is_removable:
                 same[output] = first
                 continue
         kept.append(op)

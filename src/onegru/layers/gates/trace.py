@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from onegru.core.arguments import file_path
 from onegru.layers.gates import files
@@ -11,9 +11,6 @@ from onegru.layers.gates.data import Gates
 from onegru.layers.gates.pictures import picture
 from onegru.layers.gates.summary import DirectionSummary, summarise
 from onegru.system.atomic_write import write_files
-
-if TYPE_CHECKING:
-    pass
 
 
 class GateTrace(Gates):

@@ -18,15 +18,15 @@ class Inputs:
     """A fast check of a model's inputs."""
 
     def __init__(self, infos: Sequence[TensorInfo]) -> None:
-        self._looks = [_look(info) for info in infos]
-        self._known = all(dtype is not None for _, _, dtype, _, _ in self._looks)
-        self._is_same = all(name == value for name, value, _, _, _ in self._looks)
+        self._expected = [_expected_of(info) for info in infos]
+        self._known = all(dtype is not None for _, _, dtype, _, _ in self._expected)
+        self._is_same = all(name == value for name, value, _, _, _ in self._expected)
 
     def plain(self, inputs: Mapping[str, object]) -> Mapping[str, object] | None:
         """Return the input arrays by their names in the graph; None to use the general check."""
-        if not self._known or len(inputs) != len(self._looks):
+        if not self._known or len(inputs) != len(self._expected):
             return None
-        for name, _, dtype, shape, open_axes in self._looks:
+        for name, _, dtype, shape, open_axes in self._expected:
             array = inputs.get(name)
             if type(array) is not np.ndarray:
                 return None
@@ -40,13 +40,13 @@ class Inputs:
                 for axis, size in enumerate(shape):
                     if size is not None and size != have[axis]:
                         return None
-        return inputs if self._is_same else {value: inputs[name] for name, value, _, _, _ in self._looks}
+        return inputs if self._is_same else {value: inputs[name] for name, value, _, _, _ in self._expected}
 
 
-_Look = tuple[str, str, "np.dtype[Any] | None", tuple[int | None, ...], bool]
+_Expected = tuple[str, str, "np.dtype[Any] | None", tuple[int | None, ...], bool]
 
 
-def _look(info: TensorInfo) -> _Look:
+def _expected_of(info: TensorInfo) -> _Expected:
     """Return an input's name, name in the graph, type if plain, sizes, and whether a size is dynamic."""
     shape = tuple(size if isinstance(size, int) else None for size in info.shape or ())
     plain = info.is_tensor and info.shape is not None and info.dtype not in ("str", "unknown")
