@@ -74,7 +74,7 @@ def test_circles_end() -> None:
     known.resolve("a")
     known.shape("a")
     known.dtype("a")
-    known.sizes("a")
+    known.as_sizes("a")
 
 
 # Sizes
@@ -91,15 +91,15 @@ def test_sizes_with_names() -> None:
     more = net("Sub", first, net.ints(1))
     twice = net("Add", net("Mul", net.ints(2), more), net.ints(1))
     known = flow(net.model())
-    T, B = known.sizes(first), known.sizes(rest)
+    T, B = known.as_sizes(first), known.as_sizes(rest)
     assert T == ("dim:T",) and B == ("dim:B", 3)
-    assert known.sizes(put) == ("dim:B", 3, "dim:T", 7)
-    assert known.sizes(same) == T
-    assert known.sizes(more) is None
+    assert known.as_sizes(put) == ("dim:B", 3, "dim:T", 7)
+    assert known.as_sizes(same) == T
+    assert known.as_sizes(more) is None
     assert as_linear(known, more) == ("dim:T", -1)
     assert as_linear(known, first) == ("dim:T", 0)
     assert as_linear(known, twice) == ("dim:T·2", -1)
-    assert known.sizes("x") is None
+    assert known.as_sizes("x") is None
 
 
 def test_a_name_with_a_product_is_no_product() -> None:
@@ -111,7 +111,7 @@ def test_a_name_with_a_product_is_no_product() -> None:
         first = net("Gather", net("Shape", "x"), net.ints(0), axis=0)
         twice = net("Mul", first, net.ints(2))
         known = flow(net.model())
-        assert known.sizes(twice) != (known.shape("y") or ())[:1]
+        assert known.as_sizes(twice) != (known.shape("y") or ())[:1]
 
 
 def test_squeeze_without_axes_states_no_rank_of_open_sizes() -> None:
@@ -132,10 +132,10 @@ def test_what_is_stated_later_counts() -> None:
     """Answers that were given before are forgotten, of values that depend on it as well."""
     ops = [Op("Relu", ("x",), ("y",)), Op("Shape", ("y",), ("shape",)), Op("Identity", ("y",), ("z",))]
     known = Flow(ops, ["x"], ["z"], {}, {"x": ("T", 3)})
-    assert (known.shape("z"), known.sizes("shape"), known.dtype("z")) == (("T", 3), ("T", 3), None)
+    assert (known.shape("z"), known.as_sizes("shape"), known.dtype("z")) == (("T", 3), ("T", 3), None)
     known.set_shape("x", (4, 3))
     known.set_dtype("x", "float16")
-    assert (known.shape("z"), known.sizes("shape"), known.dtype("z")) == ((4, 3), (4, 3), "float16")
+    assert (known.shape("z"), known.as_sizes("shape"), known.dtype("z")) == ((4, 3), (4, 3), "float16")
     assert known.constant("z") is None
     known.add_constant("x", np.ones((4, 3), np.float16))
     assert known.constant("shape") is not None
@@ -157,7 +157,7 @@ def test_arithmetic_of_sizes() -> None:
     }
     known = flow(net.model())
     for name, wanted in found.items():
-        assert known.sizes(name) == (wanted,)
+        assert known.as_sizes(name) == (wanted,)
 
 
 # Shapes

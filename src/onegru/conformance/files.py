@@ -163,7 +163,7 @@ def ir_files(case: Case) -> tuple[bytes, bytes]:
     }
     kind, inputs = f"openvino::{case.operator.name}", tuple(port.name for port in ports)
     flow.ops = [Op(kind, inputs, tuple(shapes), attributes, name="node")]
-    flow.index()
+    flow.reconnect()
     for name, shape in shapes.items():
         flow.set_shape(name, shape)
         ir.add_output(name, case.dtype, shape)

@@ -61,8 +61,8 @@ class Builder:
         """Add a list of integers."""
         return self.small("int64_" + "_".join(map(str, values)), np.array(values, np.int64))
 
-    def index(self, value: int) -> str:
-        """Add an integer."""
+    def scalar(self, value: int) -> str:
+        """Add an integer of rank 0."""
         return self.small(f"int64_scalar_{value}", np.array(value, np.int64))
 
     def shape(self, name: str) -> Shape:
@@ -102,7 +102,7 @@ class Builder:
         if index == 0 and shape[axis] == 1:
             return self.squeeze(value, [axis], what, output)
         shape = (*shape[:axis], *shape[axis + 1 :])
-        return self.op("Gather", [value, self.index(index)], what, shape, output, axis=axis)
+        return self.op("Gather", [value, self.scalar(index)], what, shape, output, axis=axis)
 
     def cut(self, value: str, axis: int, start: int, count: int, what: str) -> str:
         """Return a part of an axis."""

@@ -58,7 +58,7 @@ class Edit:
         self._staged: dict[int, Staged] = {}
         self._before: dict[int, list[Op]] = {}
         self._last: list[Op] = []
-        self.producers: dict[str, Op] = {}  # new operators, by their outputs
+        self.new_producers: dict[str, Op] = {}  # new operators, by their outputs
         self._ints: dict[tuple[int, ...], str] = {}
 
     # Values
@@ -97,7 +97,7 @@ class Edit:
         output = output or self.fresh(wanted)
         op = Op(kind, tuple(inputs), (output,), attributes, name=self.fresh(f"{wanted}/{kind}"))
         (self._last if before is None else self._before.setdefault(id(before), [])).append(op)
-        self.producers[output] = op
+        self.new_producers[output] = op
         return output
 
     def slice(

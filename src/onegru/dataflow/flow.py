@@ -55,10 +55,10 @@ class Flow:
         self._folded = 0
         self._changes: list[int] = outer._changes if outer is not None else [0]  # one count for nested graphs
         self._answers_at = -1  # the count when the stored answers were valid
-        self.index()
+        self.reconnect()
 
-    def index(self) -> None:
-        """Rebuild the producers and consumers of each value."""
+    def reconnect(self) -> None:
+        """Find the producers and consumers of each value again, after a change of the operators."""
         self.producers = {name: op for op in self.ops for name in op.outputs if name}
         self.consumers: dict[str, list[Op]] = {}
         for op in self.ops:
@@ -152,8 +152,8 @@ class Flow:
                     return name
         return None
 
-    def producer(self, name: str) -> Op | None:
-        """Return the operator of a value, in this or an enclosing graph."""
+    def find_producer(self, name: str) -> Op | None:
+        """Return the operator of a value, which may be in an enclosing graph; None if it has none."""
         return self.owner(name).producers.get(name)
 
     def dtype(self, name: str) -> str | None:
@@ -213,7 +213,7 @@ class Flow:
             self._arrays[name] = None if self._folded > _MOST_FOLDED else result
 
     def _from_sizes(self, name: str) -> Array | None:
-        sizes = self.sizes(name)
+        sizes = self.as_sizes(name)
         if sizes is None or not all(isinstance(size, int) for size in sizes):
             return None
         shape = self.shape(name)
@@ -239,14 +239,14 @@ class Flow:
 
     # Sizes: integers that are computed from shapes
 
-    def sizes(self, name: str) -> tuple[Size, ...] | None:
-        """Return the elements of a small integer tensor, if they are sizes or constants; else None."""
+    def as_sizes(self, name: str) -> tuple[Size, ...] | None:
+        """Return a small integer tensor as its elements, if they are sizes or constants; else None."""
         return self.owner(name)._find_sizes(name)
 
     @memoized("_sizes")
     def _find_sizes(self, name: str) -> tuple[Size, ...] | None:
         if name in self.aliases:
-            return self.sizes(self.aliases[name])
+            return self.as_sizes(self.aliases[name])
         if name in self._constants:
             return as_sizes(self.constant(name))
         op = self.producers.get(name)
@@ -256,14 +256,14 @@ class Flow:
             shape = self.shape(op.inputs[0])
             first, last = op.attributes.get("start", 0), op.attributes.get("end")
             return None if shape is None else shape[first:last]
-        if not operator_of(op.kind).has_sizes or not op.inputs:
+        if not operator_of(op.kind).follows_sizes or not op.inputs:
             return None
-        parts = [self.sizes(item) for item in op.inputs if item]
+        parts = [self.as_sizes(item) for item in op.inputs if item]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):  # such as half of a known size
             return as_sizes(self.constant(name)) if _is_short(self.shape(name)) else None
         try:
-            found = operator_of(op.kind).sizes(Call(op, self, ()), known)
+            found = operator_of(op.kind).as_sizes(Call(op, self, ()), known)
         except (UnknownOpError, *BROKEN):
             return None
         return found if found is not None and len(found) <= MOST_SIZES else None
@@ -273,8 +273,8 @@ class Flow:
         casts: list[str] = []
         for _ in range(100):
             name = self._exact_origin(name)
-            array, op = self.constant(name), self.producer(name)
-            if array is None and (sizes := self.sizes(name)) is not None:
+            array, op = self.constant(name), self.find_producer(name)
+            if array is None and (sizes := self.as_sizes(name)) is not None:
                 return sizes[0] if len(set(sizes)) == 1 else None
             if array is None and op is not None and op.kind == "ConstantOfShape":
                 array = np.asarray(op.attributes.get("value", 0.0))

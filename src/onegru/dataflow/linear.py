@@ -13,7 +13,7 @@ def as_linear(
     flow: Flow, name: str, sizes_of: Callable[[str], tuple[Size, ...] | None] | None = None
 ) -> tuple[Size, int] | None:
     """Return a size, or 0, and the number that is added to it for a value's only element; else None."""
-    sizes_of, times, offset = sizes_of or flow.sizes, 1, 0
+    sizes_of, times, offset = sizes_of or flow.as_sizes, 1, 0
     for _ in range(20):
         name = flow.resolve(name)
         sizes = sizes_of(name)
@@ -23,7 +23,7 @@ def as_linear(
             if isinstance(sizes[0], int):
                 return 0, sizes[0] * times + offset
             return sizes[0] if times == 1 else f"{sizes[0]}{TIMES}{times}", offset
-        op = flow.producer(name)
+        op = flow.find_producer(name)
         if op is None:
             return None
         if operator_of(op.kind).elements is Elements.KEPT:

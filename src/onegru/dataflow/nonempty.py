@@ -14,7 +14,7 @@ def unguarded(flow: Flow, op: Op) -> Op:
     compared = flow.producers.get(op.inputs[0]) if op.kind == "Where" else None
     if compared is None or len(compared.inputs) != 2:
         return op
-    size, bound = (flow.sizes(name) for name in compared.inputs)
+    size, bound = (flow.as_sizes(name) for name in compared.inputs)
     if size is None or bound is None or len(size) != 1 or len(bound) != 1:
         return op
     if not isinstance(size[0], str) or (compared.kind, bound[0]) not in _NEVER:
@@ -26,5 +26,5 @@ def drop_guards(flow: Flow) -> list[Op]:
     """Replace each guard of a graph by an Identity, because a chunk has steps; return these."""
     before = set(map(id, flow.ops))
     flow.ops = [unguarded(flow, op) for op in flow.ops]
-    flow.index()
+    flow.reconnect()
     return [op for op in flow.ops if id(op) not in before]

@@ -71,8 +71,8 @@ class Facts(Protocol):
     def ints(self, op: Op, attribute: str, index: int) -> list[int] | None:
         """Return integers from an operator's attribute, or else from the constant input with this index."""
 
-    def sizes(self, name: str) -> tuple[Size, ...] | None:
-        """Return the elements of a small integer tensor, if they are sizes or constants; else None."""
+    def as_sizes(self, name: str) -> tuple[Size, ...] | None:
+        """Return a small integer tensor as its elements, if they are sizes or constants; else None."""
 
     def shape(self, name: str) -> Shape | None:
         """Return a value's shape; None if even its rank is unknown."""
@@ -80,7 +80,7 @@ class Facts(Protocol):
     def fill_value(self, name: str) -> Size | float | None:
         """Return the number or size that all elements equal; None if they differ or are unknown."""
 
-    def producer(self, name: str) -> Op | None:
+    def find_producer(self, name: str) -> Op | None:
         """Return the operator of a value."""
 
     def constant(self, name: str) -> Array | None:

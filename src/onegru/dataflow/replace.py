@@ -28,7 +28,7 @@ def replace_ops(flow: Flow, added: Iterable[Op], constants: Mapping[str, Array])
     flow.ops = [ops[number] for number in _sorted(order, waits)]
     for name, array in constants.items():
         flow.add_constant(name, array)
-    flow.index()
+    flow.reconnect()
 
 
 def needed_values(flow: Flow, outputs: Iterable[str] | None = None) -> set[str]:

@@ -104,7 +104,7 @@ class _Cells:
             return False  # only its shape counts
         if op.kind != "Where" and any(flow.constant(item) is not None for item in inputs):
             return False  # the sum of a cell has no constants
-        producers = [flow.producer(flow.resolve(item)) for item in inputs]
+        producers = [flow.find_producer(flow.resolve(item)) for item in inputs]
         kinds = {"" if producer is None else producer.kind for producer in producers}
         return op.kind == "Where" or not kinds.isdisjoint(blend.SUMMANDS)
 
@@ -387,7 +387,7 @@ class _NodeOfChain:
 
     def _stacked_state(self, name: str) -> str:
         """Return the state that a piece of a stack contains, with or without a new axis."""
-        op = self.graph.flow.producer(name)
+        op = self.graph.flow.find_producer(name)
         if op is not None and op.kind in ("Unsqueeze", "Reshape"):
             return self.graph.flow.resolve(op.inputs[0])
         return self.graph.flow.resolve(name)

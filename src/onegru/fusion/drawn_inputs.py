@@ -50,8 +50,8 @@ def least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
         reach: dict[int, int] = {}
         try:
             if isinstance(call.operator, Slice):
-                cuts = {axis: cut for axis, cut in (call.operator.ranges(call) or {}).items() if cut}
-                reach = {axis: max(cut[0] + cut[1], -cut[0]) for axis, cut in cuts.items()}
+                selections = (call.operator.selections(call) or {}).items()
+                reach = {axis: max(item.first + item.count, -item.first) for axis, item in selections}
             elif op.kind == "Gather" and (index := call.constant(1)) is not None and index.size:
                 reach = {call.axis(0): max(int(index.max()) + 1, -int(index.min()))}
         except (UnknownOpError, *BROKEN):

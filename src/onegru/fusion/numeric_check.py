@@ -232,7 +232,7 @@ def _ops_between(flow: Flow, wanted: Collection[str], inputs: Collection[str]) -
         name = flow.resolve(name) if name in flow.aliases else name
         if name in leaves or flow.constant(name) is not None:
             return ()
-        op = flow.producer(name)
+        op = flow.find_producer(name)
         if op is None or not (operator_of(op.kind).computes or (op.bodies and name in wanted)):
             leaves.add(name)
             return ()

@@ -141,9 +141,8 @@ def _reads_last(flow: Flow, op: Op, name: str) -> bool:
     last = shape[0] - 1 if isinstance(shape[0], int) else -1
     if op.kind == "Slice":
         call = Call(op, flow)
-        ranges = call.operator.ranges(call) if isinstance(call.operator, Slice) else None
-        cut = {axis: item for axis, item in (ranges or {}).items() if item is not None}
-        return list(cut) == [0] and cut[0] in ((-1, 1, 1), (last, 1, 1))
+        selections = call.operator.selections(call) if isinstance(call.operator, Slice) else None
+        return selections in ({0: (-1, 1, 1)}, {0: (last, 1, 1)})
     if op.kind == "Gather" and op.attributes.get("axis", 0) == 0:
         index = flow.constant(op.inputs[1])
         return index is not None and index.shape == () and int(index) in (-1, last)

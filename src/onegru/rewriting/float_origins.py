@@ -69,7 +69,7 @@ def _origins_of(flow: Flow, output: str) -> dict[str, str]:
 def _has_integer_results(flow: Flow, op: Op) -> bool:
     """Whether an operator's results are integers, regardless of their type."""
     if op.kind == "Cast" or op.kind in _MOVES:
-        dtype, made = flow.dtype(op.inputs[0]), flow.producer(op.inputs[0])
+        dtype, made = flow.dtype(op.inputs[0]), flow.find_producer(op.inputs[0])
         is_float = dtype in ELEMENT_TYPES
         return dtype is not None and (not is_float or (made is not None and made.kind in _INTEGER_RESULTS))
     return op.kind in _INTEGER_RESULTS

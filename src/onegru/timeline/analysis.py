@@ -134,7 +134,7 @@ class TimeAnalysis:
             measured = (MeasuredSize(axis, op.inputs[0]) for axis in axes)
             self.measured_sizes.update(zip(names, measured, strict=True))
             found = tuple(names)[op.attributes.get("start", 0) : op.attributes.get("end")]
-        elif not operator_of(op.kind).has_sizes or any(
+        elif not operator_of(op.kind).follows_sizes or any(
             name in self.dynamic for name in op.inputs[1:] if op.kind in ("Slice", "Gather", "Reshape")
         ):
             return
@@ -143,7 +143,7 @@ class TimeAnalysis:
             parts = [self.sizes_in(name) for name in inputs]
             try:
                 known, call = [part for part in parts if part is not None], Call(op, self.flow, ())
-                found = call.operator.sizes(call, known) if known and len(known) == len(parts) else None
+                found = call.operator.as_sizes(call, known) if known and len(known) == len(parts) else None
             except (UnknownOpError, ArithmeticError, LookupError, ValueError):
                 return
             if found is None and all(
@@ -174,7 +174,7 @@ class TimeAnalysis:
         """Return the measured size that a Range counts up to, and its integer increment; None for others."""
 
         def sizes_of(name: str) -> tuple[Size, ...] | None:
-            sizes, known = self.sizes_in(name), self.flow.sizes(name)
+            sizes, known = self.sizes_in(name), self.flow.as_sizes(name)
             if sizes is None or known is None or len(sizes) != len(known):
                 return sizes
             return tuple(b if isinstance(b, int) else a for a, b in zip(sizes, known, strict=True))

@@ -63,8 +63,8 @@ def _allows_any_length(flow: Flow, op: Op, counting: set[str]) -> bool:
     data = [index for index, name in enumerate(op.inputs) if name and index not in operator.size_inputs]
     if any(op.inputs[index] in counting for index in data):
         counting.update(op.outputs)
-        return flow.sizes(op.outputs[0]) is not None
-    if any(name in counting and flow.sizes(name) is None for name in op.inputs):
+        return flow.as_sizes(op.outputs[0]) is not None
+    if any(name in counting and flow.as_sizes(name) is None for name in op.inputs):
         return False
     if (
         operator.shape_input is None

@@ -258,7 +258,7 @@ def test_a_step_reaches_as_far_as_is_said(given: Case) -> None:
                 assert read.issuperset(differs.tolist())
 
 
-@named([item for item in CASES if operator_of(item[0]).has_view])
+@named([item for item in CASES if operator_of(item[0]).has_source])
 def test_columns_come_from_where_a_view_says(given: Case) -> None:
     call = call_of(given)
     arrays = {name: np.asarray(i) for name, i in zip(call.op.inputs, given[1], strict=True) if name}
@@ -346,7 +346,7 @@ def test_ones_leave_the_other_as_it_is(given: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind, item in OPERATORS.items() if item.pointwise and item.has_sizes]
+    "kind", [kind for kind, item in OPERATORS.items() if item.pointwise and item.follows_sizes]
 )
 def test_sizes_are_computed_as_values_are(kind: str) -> None:
     arrays = [ints(2, 3, 5, 7), ints(4, 3, 1, 2)]
@@ -357,7 +357,7 @@ def test_sizes_are_computed_as_values_are(kind: str) -> None:
     flow = Flow([], [], [], {}, {})
     flow.set_dtype("a", "int64")
     call = Call(Op(kind, ("a", "b", "c")[: len(arrays)], ("y",)), flow, ())
-    found = call.operator.sizes(call, [tuple(array.tolist()) for array in arrays])
+    found = call.operator.as_sizes(call, [tuple(array.tolist()) for array in arrays])
     (wanted,) = evaluate(kind, {}, arrays)
     assert found is not None and [*found] == wanted.astype(np.int64).tolist()
 
@@ -366,8 +366,8 @@ def test_a_fraction_is_no_size() -> None:
     flow = Flow([], [], [], {}, {})
     flow.set_dtype("a", "float32")
     call = Call(Op("Div", ("a", "b"), ("y",)), flow, ())
-    assert call.operator.sizes(call, [(6,), (4,)]) is None
-    assert call.operator.sizes(call, [(6,), (3,)]) == (2,)
+    assert call.operator.as_sizes(call, [(6,), (4,)]) is None
+    assert call.operator.as_sizes(call, [(6,), (3,)]) == (2,)
 
 
 def test_sizes_that_are_read() -> None:
@@ -378,7 +378,7 @@ def test_sizes_that_are_read() -> None:
         (case("Gather", np.zeros(4), ints(2, 0)), ("T", "B")),
     ):
         call = call_of(given)
-        assert call.operator.sizes(call, [sizes, tuple(given[1][1].tolist())]) == wanted
+        assert call.operator.as_sizes(call, [sizes, tuple(given[1][1].tolist())]) == wanted
 
 
 def test_what_is_not_known_is_refused() -> None:

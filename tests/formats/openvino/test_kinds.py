@@ -107,7 +107,7 @@ def folded(path: Path) -> tuple[Array | None, str]:
     words, root = AttributeParser(path), ir_of(file)[0]
     graph = IrGraphReader(words, Constants(words, file.weights)).read(parse_net(path, root), root)
     (name,) = graph.flow.outputs
-    op = graph.flow.producer(name)
+    op = graph.flow.find_producer(name)
     return graph.flow.constant(name), "" if op is None else op.kind
 
 

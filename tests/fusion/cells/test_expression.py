@@ -208,7 +208,7 @@ def test_reversals() -> None:
     wanted = reversals(net)
     known = flow(net.model())
     for name, axis in wanted.items():
-        op = known.producer(name)
+        op = known.find_producer(name)
         assert op is not None and reversed_axis(known, op) == axis
 
 

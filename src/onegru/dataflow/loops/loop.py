@@ -96,13 +96,13 @@ def find_indices(loop: Loop, iteration: str) -> dict[str, LoopIndex]:
     body = loop.body
     found: dict[str, LoopIndex] = {iteration: LoopIndex(1, 0)} if iteration else {}
     for item in loop.carried:
-        op = body.producer(body.resolve(item.after))
+        op = body.find_producer(body.resolve(item.after))
         if body.outer is None or op is None or op.kind not in ("Add", "Sub"):
             continue
         names = [body.resolve(name) for name in op.inputs]
         if item.before not in (names if op.kind == "Add" else names[:1]):
             continue
-        step = body.sizes(names[1] if names[0] == item.before else names[0])
+        step = body.as_sizes(names[1] if names[0] == item.before else names[0])
         start = as_linear(body.outer, item.initial)
         if start is not None and step in ((1,), (-1,)):
             sign = 1 if (step == (1,)) == (op.kind == "Add") else -1
@@ -144,7 +144,7 @@ def conjuncts(flow: Flow, name: str) -> Iterator[str]:
         if name in seen:
             continue
         seen.add(name)
-        op = flow.producer(name)
+        op = flow.find_producer(name)
         if op is not None and op.kind == "And" and flow.constant(name) is None:
             waiting += reversed(op.inputs)
         else:
@@ -160,11 +160,11 @@ def _starts(flow: Flow, name: str, count: Size) -> bool:
     array = flow.constant(name)
     if array is not None:
         return bool(np.all(array))
-    op = flow.producer(name)
+    op = flow.find_producer(name)
     if op is None or op.kind not in ("Less", "Greater"):
         return False
     low, high = op.inputs if op.kind == "Less" else op.inputs[::-1]
-    return flow.sizes(low) == (0,) and flow.sizes(high) == (count,)
+    return flow.as_sizes(low) == (0,) and flow.as_sizes(high) == (count,)
 
 
 def condition_count(flow: Flow, loop: Loop, name: str) -> Size | None:
@@ -175,11 +175,11 @@ def condition_count(flow: Flow, loop: Loop, name: str) -> Size | None:
 
 def _limit(flow: Flow, loop: Loop, name: str) -> Size | None:
     body = loop.body
-    op = body.producer(name)
+    op = body.find_producer(name)
     if op is None or op.kind not in ("Less", "Greater"):
         return None
     low, high = (body.resolve(item) for item in (op.inputs if op.kind == "Less" else op.inputs[::-1]))
-    bound = body.sizes(high)
+    bound = body.as_sizes(high)
     if loop.indices.get(low) != LoopIndex(1, 1) or bound is None or len(bound) != 1:
         return None
     # The first iteration precedes that condition.
@@ -200,13 +200,13 @@ def _goes_on(loop: Loop, name: str) -> bool:
     array = body.constant(name)
     if array is not None:
         return bool(np.all(array))
-    op = body.producer(name)
+    op = body.find_producer(name)
     if op is None or op.kind not in ("Less", "Greater", "LessOrEqual", "GreaterOrEqual"):
         return False
     low, high = (
         body.resolve(item) for item in (op.inputs if op.kind.startswith("Less") else op.inputs[::-1])
     )
-    index, bound = loop.indices.get(low), body.sizes(high)
+    index, bound = loop.indices.get(low), body.as_sizes(high)
     if index is None or index.sign < 0 or index.size != 0 or bound is None or len(bound) != 1:
         return False
     most = index.base - 2 + (0 if op.kind in ("Less", "Greater") else -1)  # added to count, it is below bound

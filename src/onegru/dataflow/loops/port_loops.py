@@ -100,7 +100,7 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     loop.body.set_indices(loop.indices)
     counts: list[Size | None] = [*_counts(flow, loop)]
     if op.kind == LOOP:
-        trips = flow.sizes(op.inputs[0])
+        trips = flow.as_sizes(op.inputs[0])
         if trips is None or len(trips) != 1 or ports.condition is None:
             return None
         is_open = isinstance(trips[0], int) and trips[0] < 0  # only the condition ends it
@@ -121,11 +121,11 @@ def _written(body: Flow, before: str, after: str) -> Op | None:
     """Return the operator that writes a row into an array that iterations pass on, without other reads."""
     # OpenVINO's frontend for TensorFlow converts a TensorArray to it. The first array may have other sizes of
     # 1, and is expanded in each iteration.
-    update = body.producer(body.resolve(after))
+    update = body.find_producer(body.resolve(after))
     if update is None or update.kind != "openvino::ScatterUpdate":
         return None
     base = body.resolve(update.inputs[0])
-    expand = body.producer(base)
+    expand = body.find_producer(base)
     if base != before and (
         expand is None or expand.kind != "Expand" or body.resolve(expand.inputs[0]) != before
     ):
@@ -143,7 +143,7 @@ def _add_written(loop: Loop, flow: Flow, array: str, name: str, update: Op) -> b
     row, index = loop.body.resolve(update.inputs[2]), loop.body.resolve(update.inputs[1])
     if size == loop.count and loop.indices.get(index) == LoopIndex(1, 0):
         loop.collected.append(Collected(row, name, axis, 1, True))
-    elif size == 1 and loop.body.sizes(index) == (0,):
+    elif size == 1 and loop.body.as_sizes(index) == (0,):
         loop.carried.append(Carried(array, "", row, name))
     else:
         return not is_used(flow, name)

@@ -48,7 +48,7 @@ def _read_loop(flow: Flow, op: Op) -> Loop | None:
     loop = simplify(flow, Loop(op, body, carried, {}, collected))
     loop.indices = find_indices(loop, body.inputs[0])
     body.set_indices(loop.indices)
-    sizes = flow.sizes(op.inputs[0]) if op.inputs and op.inputs[0] else None
+    sizes = flow.as_sizes(op.inputs[0]) if op.inputs and op.inputs[0] else None
     if sizes is not None and len(sizes) == 1 and not (isinstance(sizes[0], int) and sizes[0] >= NO_LIMIT):
         loop.count = sizes[0]
     elif not op.inputs or not op.inputs[0] or sizes is not None:

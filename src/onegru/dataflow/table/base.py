@@ -64,7 +64,7 @@ class Move:
     reach: int = 0  # the receptive field minus 1: further steps that each step of the output needs
 
 
-class Parameter(NamedTuple):
+class AttributeOrInput(NamedTuple):
     """Integers that are an attribute in some opsets and an input in others."""
 
     input: int  # the input's index
@@ -153,7 +153,7 @@ class Call:
         return found
 
 
-class Arrays(Call):
+class ArrayCall(Call):
     """Call of an operator on arrays, None for an omitted input."""
 
     __slots__ = ("inputs",)
@@ -199,7 +199,7 @@ class Operator:
 
     supported: frozenset[str] = frozenset()  # the attributes that `moves` supports
     max_inputs: int = ENDLESS  # the number of inputs that it supports
-    parameters: Mapping[str, Parameter] = {}  # attributes in some opsets that are inputs in others
+    parameters: Mapping[str, AttributeOrInput] = {}  # attributes in some opsets that are inputs in others
     size_inputs: tuple[int, ...] = ()  # inputs that only determine sizes or indices
     type_inputs: tuple[int, ...] = ()  # inputs that only determine an element type
     elements: ClassVar[Elements] = Elements.NEW  # arrangement of the first input's elements
@@ -216,9 +216,9 @@ class Operator:
     # For a recurrence: the input of each initial state, and the output of the last state.
     states: tuple[tuple[int, int], ...] = ()
 
-    has_shape: ClassVar[bool] = False
-    has_view: ClassVar[bool] = False
-    has_sizes: bool = False
+    has_shape: ClassVar[bool] = False  # whether it has a rule `shape`
+    has_source: ClassVar[bool] = False  # whether it has a rule `source`
+    follows_sizes: bool = False  # whether it has a rule `as_sizes`
 
     def __init__(self, kind: str, attributes: str = "", **facts: Any) -> None:
         """Create a row; `attributes` are the names of the attributes that it supports, except parameters."""
@@ -230,8 +230,8 @@ class Operator:
 
     def __init_subclass__(cls) -> None:
         cls.has_shape = cls.shape is not Operator.shape
-        cls.has_view = cls.source is not Operator.source
-        cls.has_sizes = cls.sizes is not Operator.sizes
+        cls.has_source = cls.source is not Operator.source
+        cls.follows_sizes = cls.as_sizes is not Operator.as_sizes
 
     def supports(self, op: Op) -> bool:
         """Whether all attributes and inputs of an operator are supported."""
@@ -249,11 +249,11 @@ class Operator:
         """Return the minimum rank of an output whose shape is unknown."""
         return 0
 
-    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
-        """Return the elements of its output from those of its inputs, if these are sizes."""
+    def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+        """Return its output as sizes, from its inputs as sizes; None if they are no sizes."""
         return None
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         """Return its outputs."""
         raise UnknownOpError
 
@@ -305,7 +305,7 @@ def evaluate(
     kind: str, attributes: Mapping[str, Any], inputs: Sequence[Array | None], outputs: int = 1
 ) -> Sequence[Array]:
     """Return an operator's outputs, computed by NumPy in the element types of its inputs."""
-    call = Arrays(kind, attributes, inputs, outputs)
+    call = ArrayCall(kind, attributes, inputs, outputs)
     try:
         with np.errstate(all="ignore"):
             return call.operator.value(call)
@@ -332,6 +332,6 @@ def input_moves(
         if axis in done and not keeps:
             yield Move(0, axis, None, 0, hazard, message)
             continue
-        what = (hazard, message) if axis in done else ("", "")
-        yield from (Move(0, axis, to, output, *what) for output in range(len(call.op.outputs)))
+        reason = (hazard, message) if axis in done else ("", "")
+        yield from (Move(0, axis, to, output, *reason) for output in range(len(call.op.outputs)))
         to += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from onegru.core.errors import BROKEN
 from onegru.dataflow.operator import Facts, LoopIndex, Op, Shape, Size
 from onegru.dataflow.table.base import (
     ENDLESS,
-    Arrays,
+    ArrayCall,
+    AttributeOrInput,
     Call,
     Elements,
     Move,
     Operator,
-    Parameter,
     SameShape,
     Sizes,
     UnknownOpError,
@@ -32,17 +32,33 @@ from onegru.dataflow.table.moving import Moving
 from onegru.dataflow.view import COLUMNS, ROWS, Role, View
 
 
-def _cut_axis(view: View, axis: int, cut: tuple[int, int, int], size: Size) -> tuple[Role, Any]:
-    """Return the input's role of an axis that a cut (first index, count, step) shortens, and its columns."""
-    role, (start, count, step) = view.roles[axis], cut
-    if start >= 0:
+class Bounds(NamedTuple):
+    """Bounds of one axis as given to ONNX's Slice: negative ones count from the end of the axis."""
+
+    start: int
+    end: int
+    step: int
+
+
+class Selection(NamedTuple):
+    """Indices that an operator selects from one axis."""
+
+    first: int  # negative if it counts from the end of an axis of unknown size
+    count: int  # -1 for all of an axis of unknown size
+    step: int
+
+
+def _before_selection(view: View, axis: int, selection: Selection, size: Size) -> tuple[Role, Any]:
+    """Return the role of an axis in the input that an operator selects from, and its column coordinates."""
+    role, (first, count, step) = view.roles[axis], selection
+    if first >= 0:
         if role == COLUMNS:
-            return COLUMNS, start + step * view.index[view.index_row(axis)]
+            return COLUMNS, first + step * view.index[view.index_row(axis)]
         if isinstance(role, int):
-            return start + step * role, None
+            return first + step * role, None
         if role == ROWS and count == 1:
-            return start, None
-        if role == ROWS and count == size and step == 1 and start == 0:
+            return first, None
+        if role == ROWS and count == size and step == 1 and first == 0:
             return ROWS, None
     raise UnknownOpError
 
@@ -82,48 +98,49 @@ class Reversing(Moving):
 
 
 class Slice(Reversing):
-    parameters: Mapping[str, Parameter] = {
-        name: Parameter(index, since=10) for index, name in enumerate(("starts", "ends", "axes", "steps"), 1)
+    parameters: Mapping[str, AttributeOrInput] = {
+        name: AttributeOrInput(number, since=10)
+        for number, name in enumerate(("starts", "ends", "axes", "steps"), 1)
     }
     size_inputs: tuple[int, ...] = (1, 2, 3, 4)
     max_inputs: int = 5
     resizes: ClassVar[bool] = True
 
-    def cuts(self, call: Call) -> dict[int, tuple[int, int, int]] | None:
-        """Return start, end and step for each sliced axis, as written; None if unknown."""
+    def given_bounds(self, call: Call) -> dict[int, Bounds] | None:
+        """Return the bounds for each axis that has some; None if unknown."""
         starts, ends = call.ints("starts"), call.ints("ends")
         if starts is None or ends is None:
             return None
         axes, steps = call.known("axes") or range(len(starts)), call.known("steps") or [1] * len(starts)
         rank = call.rank()
-        bounds = zip(axes, zip(starts, ends, steps, strict=True), strict=True)
-        return {axis % rank: cut for axis, cut in bounds}
+        bounds = zip(axes, starts, ends, steps, strict=True)
+        return {axis % rank: Bounds(*item) for axis, *item in bounds}
 
-    def ranges(self, call: Call) -> dict[int, tuple[int, int, int] | None] | None:
-        """Return first index, count and step for each sliced axis; None for an axis that is kept."""
-        ranges: dict[int, tuple[int, int, int] | None] = {}
-        cuts = self.cuts(call)
-        if cuts is None:
+    def selections(self, call: Call) -> dict[int, Selection] | None:
+        """Return the selection from each axis, except unchanged axes; None if unknown."""
+        selections: dict[int, Selection] = {}
+        bounds = self.given_bounds(call)
+        if bounds is None:
             return None
-        for axis, (start, end, step) in cuts.items():
+        for axis, (start, end, step) in bounds.items():
             size = call.shape()[axis]
             if start == 0 and end >= ENDLESS and step == 1:
-                ranges[axis] = None
-            elif isinstance(size, int) and step:
+                continue
+            if isinstance(size, int) and step:
                 indices = range(size)[_start(start, step, size) : end : step]
-                ranges[axis] = (indices.start, len(indices), step)
+                selections[axis] = Selection(indices.start, len(indices), step)
             elif step == 1 and start >= 0 and start < end < ENDLESS:
-                ranges[axis] = (start, end - start, 1)  # to the end of the axis
+                selections[axis] = Selection(start, end - start, 1)
             elif step == -1 and start in (-1, ENDLESS, 2**63 - 1) and end < -(2**31) + 2:
-                ranges[axis] = (-1, -1, -1)  # reversed, for any length
+                selections[axis] = Selection(-1, -1, -1)  # reversed, for any size
             elif step == 1 and start < 0 and (end >= ENDLESS or start < end < 0):
-                ranges[axis] = (start, (0 if end > 0 else end) - start, 1)  # the last elements
+                selections[axis] = Selection(start, (0 if end > 0 else end) - start, 1)  # the last elements
             else:
                 return None
-        return ranges
+        return selections
 
-    def index(self, call: Call) -> tuple[int, LoopIndex] | None:
-        """Return the axis with the slice at a loop's iteration, and its index."""
+    def iteration_slice(self, call: Call) -> tuple[int, LoopIndex] | None:
+        """Return the axis, and the index on it, of a slice of size 1 that depends on a loop's iteration."""
         facts, inputs = call.facts, call.op.inputs
         if len(inputs) < 4 or not facts.indices or (call.ints("steps") or [1]) != [1]:
             return None
@@ -135,47 +152,46 @@ class Slice(Reversing):
         return (axes[0] % call.rank(), first) if is_one else None
 
     def reverses(self, call: Call) -> int | None:
-        cuts = [(axis, cut) for axis, cut in (self.ranges(call) or {}).items() if cut is not None]
-        if len(cuts) != 1:
+        selections = list((self.selections(call) or {}).items())
+        if len(selections) != 1:
             return None
-        axis, (start, count, step) = cuts[0]
+        axis, (first, count, step) = selections[0]
         size = call.shape()[axis]
-        is_whole = isinstance(size, int) and (start, count) == (size - 1, size)
-        return axis if step == -1 and (is_whole or (start, count) == (-1, -1)) else None
+        is_whole = isinstance(size, int) and (first, count) == (size - 1, size)
+        return axis if step == -1 and (is_whole or (first, count) == (-1, -1)) else None
 
     def least_rank(self, call: Call, output: int) -> int:
         return call.rank()
 
     def shape(self, call: Call, output: int) -> Shape | None:
         shape, sizes = call.shape(), list(call.shape())
-        if (single := self.index(call)) is not None:
+        if (single := self.iteration_slice(call)) is not None:
             return (*shape[: single[0]], 1, *shape[single[0] + 1 :])
-        ranges = self.ranges(call)
-        if ranges is None:
+        selections = self.selections(call)
+        if selections is None:
             for axis in call.ints("axes") or range(len(sizes)):
                 sizes[axis] = f"{call.op.outputs[0]}#{axis % len(sizes)}"
             return tuple(sizes)
-        for axis, cut in ranges.items():
-            if cut is not None and cut[1] >= 0:
-                sizes[axis] = cut[1]
+        for axis, selection in selections.items():
+            sizes[axis] = selection.count if selection.count >= 0 else sizes[axis]
         return tuple(sizes)
 
-    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+    def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
         starts, ends = call.ints("starts"), call.ints("ends")
         steps = call.ints("steps") or [1]
         if starts is None or ends is None or len(starts) != 1:
             return None
         return parts[0][starts[0] : ends[0] if abs(ends[0]) < ENDLESS else None : steps[0]]
 
-    def value(self, call: Arrays) -> Sequence[Array]:
-        x, cuts = call.array(), self.cuts(call)
-        if cuts is None:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
+        x, bounds = call.array(), self.given_bounds(call)
+        if bounds is None:
             raise ValueError("starts")
-        cut: list[slice] = [slice(None)] * x.ndim
-        for axis, (start, end, step) in cuts.items():
+        slices: list[slice] = [slice(None)] * x.ndim
+        for axis, (start, end, step) in bounds.items():
             size = x.shape[axis]
-            cut[axis] = slice(_start(start, step, size), None if step < 0 and end < -size else end, step)
-        return [x[tuple(cut)]]
+            slices[axis] = slice(_start(start, step, size), None if step < 0 and end < -size else end, step)
+        return [x[tuple(slices)]]
 
     def bounds(self, call: Call, axis: int) -> tuple[int, int | None, int] | None:
         """Return start, end (None: the axis's end) and step of a slice of an axis."""
@@ -186,10 +202,10 @@ class Slice(Reversing):
         named = call.ints("axes")
         if named is not None and axis not in [item % call.rank() for item in named]:
             return 0, None, 1
-        cuts = None if call.has("steps") and call.ints("steps") is None else self.cuts(call)
-        if cuts is None or axis not in cuts:
-            return None if cuts is None else (0, None, 1)
-        start, end, step = cuts[axis]
+        given = None if call.has("steps") and call.ints("steps") is None else self.given_bounds(call)
+        if given is None or axis not in given:
+            return None if given is None else (0, None, 1)
+        start, end, step = given[axis]
         if not isinstance(size, int):
             return start, None if end >= ENDLESS else end, step
         chosen = range(size)[_start(start, step, size) : end : step]
@@ -221,24 +237,24 @@ class Slice(Reversing):
         name, shape, flipped = call.op.inputs[0], call.shape(), self.reverses(call)
         if flipped is not None and view.roles[flipped] not in (ROWS, COLUMNS):
             return super().source(call, view)
-        if (single := self.index(call)) is not None:
+        if (single := self.iteration_slice(call)) is not None:
             if view.roles[single[0]] not in (ROWS, 0):
                 raise UnknownOpError
             return [(view.columns, view.replaced(name, {single[0]: single[1]}, {}))]
-        ranges = self.ranges(call)
-        if ranges is None:
+        selections = self.selections(call)
+        if selections is None:
             raise UnknownOpError
-        cut = {axis: _cut_axis(view, axis, item, shape[axis]) for axis, item in ranges.items() if item}
-        roles = {axis: role for axis, (role, _) in cut.items()}
-        columns = {axis: chosen for axis, (_, chosen) in cut.items() if chosen is not None}
+        before = {axis: _before_selection(view, axis, item, shape[axis]) for axis, item in selections.items()}
+        roles = {axis: role for axis, (role, _) in before.items()}
+        columns = {axis: coordinates for axis, (_, coordinates) in before.items() if coordinates is not None}
         return [(view.columns, view.replaced(name, roles, columns))]
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
-        cuts = self.cuts(call)
-        if not cuts:
+        bounds = self.given_bounds(call)
+        if not bounds:
             raise UnknownOpError("its bounds are not known")
-        starts, ends, steps = map(list, zip(*cuts.values(), strict=True))
-        changed = {"starts": starts, "ends": ends, "axes": [axis + 1 for axis in cuts]}
+        starts, ends, steps = map(list, zip(*bounds.values(), strict=True))
+        changed = {"starts": starts, "ends": ends, "axes": [axis + 1 for axis in bounds]}
         return Vectorization(changed if set(steps) == {1} else {**changed, "steps": steps})
 
 
@@ -253,12 +269,12 @@ class Gather(Reversing):
         shape, axis = call.shape(), call.axis(0)
         return (*shape[:axis], *call.shape(1), *shape[axis + 1 :])
 
-    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+    def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
         data, indices = parts
         fixed = [index for index in indices if isinstance(index, int)]
         return tuple(data[index] for index in fixed) if len(fixed) == len(indices) else None
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         x, indices, axis = call.array(), call.array(1), call.get("axis", 0)
         check_size((x.size // max(x.shape[axis], 1), indices.size))
         return [np.asarray(np.take(x, indices, axis))]
@@ -329,7 +345,7 @@ class Gather(Reversing):
 
 
 class Split(Moving):
-    parameters: Mapping[str, Parameter] = {"split": Parameter(1, since=13)}
+    parameters: Mapping[str, AttributeOrInput] = {"split": AttributeOrInput(1, since=13)}
     size_inputs: tuple[int, ...] = (1,)
     max_inputs: int = 2
     resizes: ClassVar[bool] = True
@@ -349,17 +365,18 @@ class Split(Moving):
         shape, axis = call.shape(), call.axis(0)
         return (*shape[:axis], self.parts(call)[output], *shape[axis + 1 :])
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         return np.split(call.array(), np.cumsum(self.parts(call))[:-1], call.axis(0))
 
     def moves(self, call: Call) -> Iterable[Move]:
-        cut = [call.axis(0)] if len(call.op.outputs) > 1 else []
-        return input_moves(call, cut, "remembers", BY_INDEX)
+        split = [call.axis(0)] if len(call.op.outputs) > 1 else []
+        return input_moves(call, split, "remembers", BY_INDEX)
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         sizes, axis, output = self.parts(call), call.axis(0), call.op.outputs.index(view.name)
-        role, chosen = _cut_axis(view, axis, (sum(sizes[:output]), sizes[output], 1), call.shape()[axis])
-        columns = {} if chosen is None else {axis: chosen}
+        selection = Selection(sum(sizes[:output]), sizes[output], 1)
+        role, coordinates = _before_selection(view, axis, selection, call.shape()[axis])
+        columns = {} if coordinates is None else {axis: coordinates}
         return [(view.columns, view.replaced(call.op.inputs[0], {axis: role}, columns))]
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
@@ -371,7 +388,7 @@ class ReverseSequence(SameShape, Reversing):
     size_inputs: tuple[int, ...] = (1,)
     max_inputs: int = 2
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         x, lengths = call.array(), call.array(1)
         axes = call.get("batch_axis", 1), call.get("time_axis", 0)
         moved = np.moveaxis(x, axes, (0, 1)).copy()

@@ -37,7 +37,7 @@ def lookup_moves(call: Call, indexed: int, count: int, rank: int, batch: int = 0
 def range_length(facts: Facts, name: str) -> Size | None:
     """Return the length of a value that has the integers 0, 1, 2, … in order; None for others."""
     for _ in range(20):
-        op = facts.producer(name := facts.resolve(name))
+        op = facts.find_producer(name := facts.resolve(name))
         if op is None or facts.dtype(name) not in ("int32", "int64"):
             return None
         if op.kind == "Range":
@@ -131,7 +131,7 @@ class OneHot(Operator):
         return axis % (call.rank() + 1)
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        shape, new_axis, depth = call.shape(), self.new_axis(call), call.facts.sizes(call.op.inputs[1])
+        shape, new_axis, depth = call.shape(), self.new_axis(call), call.facts.as_sizes(call.op.inputs[1])
         size: Size = depth[0] if depth is not None else f"{call.op.outputs[0]}#{new_axis}"
         return (*shape[:new_axis], size, *shape[new_axis:])
 

@@ -11,7 +11,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.operator import MOST_SIZES, Shape
 from onegru.dataflow.table.base import (
-    Arrays,
+    ArrayCall,
     Call,
     Elements,
     Move,
@@ -40,17 +40,17 @@ class Expand(Repeating):
     shape_input: int | None = 1
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        sizes = call.facts.sizes(call.op.inputs[1])
+        sizes = call.facts.as_sizes(call.op.inputs[1])
         return None if sizes is None else broadcast([call.shape(), sizes])
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         shape = np.broadcast_shapes(call.array().shape, tuple(int(size) for size in call.array(1)))
         check_size(shape)
         return [np.broadcast_to(call.array(), shape)]
 
     def moves(self, call: Call) -> Iterator[Move]:
         shape, target = call.shape(), call.facts.shape(call.op.outputs[0])
-        sizes = call.facts.sizes(call.op.inputs[1]) if target is None else target
+        sizes = call.facts.as_sizes(call.op.inputs[1]) if target is None else target
         if sizes is None:
             raise UnknownOpError
         rank = len(sizes) if target is not None else max(len(sizes), len(shape))
@@ -84,12 +84,12 @@ class Tile(Repeating):
     resizes: ClassVar[bool] = True
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        repeats, shape = call.facts.sizes(call.op.inputs[1]), call.shape()
+        repeats, shape = call.facts.as_sizes(call.op.inputs[1]), call.shape()
         if repeats is None or len(repeats) != len(shape):
             return None
-        return operator_of("Mul").sizes(call, [shape, repeats]) if shape else ()
+        return operator_of("Mul").as_sizes(call, [shape, repeats]) if shape else ()
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         x, repeats = call.array(), call.array(1)
         check_size([size * int(number) for size, number in zip(x.shape, repeats, strict=True)])
         return [np.tile(x, repeats)]
@@ -134,7 +134,7 @@ class ShapeOf(Making):
     def shape(self, call: Call, output: int) -> Shape | None:
         return (len(call.shape()[call.get("start", 0) : call.get("end")]),)
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         return [np.array(call.array().shape[call.get("start", 0) : call.get("end")], np.int64)]
 
 
@@ -144,15 +144,15 @@ class ConstantOfShape(Making):
     shape_input: int | None = 0
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        return call.facts.sizes(call.op.inputs[0])
+        return call.facts.as_sizes(call.op.inputs[0])
 
-    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+    def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
         value = np.asarray(call.get("value", 0.0))
         (count,) = parts[0] if len(parts[0]) == 1 else ("",)
         is_whole = value.dtype.kind in "iu" and isinstance(count, int) and count <= MOST_SIZES
         return (int(value.ravel()[0]),) * int(count) if is_whole else None
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         shape = tuple(int(size) for size in call.array())
         check_size(shape)
         value = np.asarray(call.get("value", np.zeros(1, np.float32)))
@@ -164,12 +164,12 @@ class Range(Making):
     dtype: str | int | None = 0
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        first, last, step = (call.facts.sizes(name) for name in call.op.inputs)
+        first, last, step = (call.facts.as_sizes(name) for name in call.op.inputs)
         if first != (0,) or step != (1,) or last is None or len(last) != 1:
             return None
         return tuple(max(size, 0) if isinstance(size, int) else size for size in last)
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         start, limit, delta = (array.ravel()[0].item() for array in call.arrays)
         if all(isinstance(number, int) for number in (start, limit, delta)):
             count = max(0, -((start - limit) // delta))

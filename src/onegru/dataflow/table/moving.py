@@ -13,12 +13,12 @@ from onegru.core.errors import BROKEN
 from onegru.dataflow.operator import Facts, Op, Shape, Size
 from onegru.dataflow.table.base import (
     OPERATORS,
-    Arrays,
+    ArrayCall,
+    AttributeOrInput,
     Call,
     Elements,
     Move,
     Operator,
-    Parameter,
     SameShape,
     Sizes,
     UnknownOpError,
@@ -55,10 +55,10 @@ class AxisMove(Moving):
         shape = call.shape()
         return tuple(1 if axis is None else shape[axis] for axis in self.axes(call))
 
-    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+    def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
         return parts[0] if Elements.KEPT in self.elements else None
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         x, axes = call.array(), self.axes(call)
         kept = [axis for axis in axes if axis is not None]
         x = np.squeeze(x, tuple(axis for axis in range(x.ndim) if axis not in kept))
@@ -91,7 +91,7 @@ class Identity(SameShape, AxisMove):
     def moves(self, call: Call) -> Iterable[Move]:
         return input_moves(call, ())
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         return [call.array()]
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
@@ -109,7 +109,7 @@ class Dropout(Identity):
             raise UnknownOpError("generates random values")
         return super().moves(call)
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         self._check(call, len(call.inputs))
         return super().value(call)
 
@@ -129,7 +129,7 @@ class Cast(Identity):
     def dtype_of(self, op: Op) -> str | int | None:
         return str(op.attributes.get("dtype"))
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         dtype = call.get("dtype")
         if dtype not in self._TYPES:
             raise ValueError(dtype)
@@ -153,7 +153,7 @@ class Transpose(AxisMove):
 
 
 class Squeeze(AxisMove):
-    parameters: Mapping[str, Parameter] = {"axes": Parameter(1, since=13)}
+    parameters: Mapping[str, AttributeOrInput] = {"axes": AttributeOrInput(1, since=13)}
     size_inputs: tuple[int, ...] = (1,)
     max_inputs: int = 2
 
@@ -177,7 +177,7 @@ class Squeeze(AxisMove):
 
 
 class Unsqueeze(AxisMove):
-    parameters: Mapping[str, Parameter] = {"axes": Parameter(1, since=13)}
+    parameters: Mapping[str, AttributeOrInput] = {"axes": AttributeOrInput(1, since=13)}
     size_inputs: tuple[int, ...] = (1,)
     max_inputs: int = 2
 
@@ -197,14 +197,14 @@ class Unsqueeze(AxisMove):
 class Reshape(Moving):
     """Reshape. `timeline.axes` follows its axes by their sizes."""
 
-    parameters: Mapping[str, Parameter] = {"shape": Parameter(1, since=5)}
+    parameters: Mapping[str, AttributeOrInput] = {"shape": AttributeOrInput(1, since=5)}
     size_inputs: tuple[int, ...] = (1,)
     elements: ClassVar[Elements] = Elements.KEPT
     keeps_zeros: bool = True
 
     def shape(self, call: Call, output: int) -> Shape | None:
         given, op = call.shape(), call.op
-        wanted = tuple(call.get("shape", ())) or call.facts.sizes(op.inputs[1])
+        wanted = tuple(call.get("shape", ())) or call.facts.as_sizes(op.inputs[1])
         if wanted is None:
             return None
         sizes = [
@@ -230,10 +230,10 @@ class Reshape(Moving):
             sizes[open_axis] = names[0]
         return tuple(sizes)
 
-    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+    def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
         return parts[0]
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         x, wanted = call.array(), call.ints("shape")
         if wanted is None:
             raise ValueError("shape")
@@ -282,7 +282,7 @@ class Reshape(Moving):
 class Flatten(Moving):
     elements: ClassVar[Elements] = Elements.KEPT
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         x, axis = call.array(), call.get("axis", 1)
         return [x.reshape(math.prod(x.shape[:axis]), -1)]
 
@@ -302,10 +302,10 @@ class Concat(Moving):
         whole: Size = sum(fixed) if len(fixed) == len(sizes) else f"{call.op.outputs[0]}#{axis}"
         return (*shape[:axis], whole, *shape[axis + 1 :])
 
-    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+    def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
         return tuple(size for part in parts for size in part)
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         check_size([sum(array.size for array in call.arrays)])
         return [np.concatenate(call.arrays, call.get("axis"))]
 

@@ -12,7 +12,7 @@ from onegru.core.dtypes import Array
 from onegru.core.elementary import NumpyElementary
 from onegru.dataflow.operator import TIMES, Shape, Size
 from onegru.dataflow.table.base import (
-    Arrays,
+    ArrayCall,
     Call,
     Move,
     Operator,
@@ -50,17 +50,21 @@ class Pointwise(Operator):
     scalars: bool = False  # whether its inputs after the first are scalars, which do not broadcast
 
     def __init__(
-        self, kind: str, compute: Callable[[Arrays], Array] | None = None, attributes: str = "", **facts: Any
+        self,
+        kind: str,
+        compute: Callable[[ArrayCall], Array] | None = None,
+        attributes: str = "",
+        **facts: Any,
     ) -> None:
         super().__init__(kind, attributes, **facts)
         self.compute = compute  # its value; None if onegru does not compute it
         self.computes = compute is not None
-        self.has_sizes = self.of_sizes is not None or facts.get("has_sizes", False)
+        self.follows_sizes = self.of_sizes is not None or facts.get("follows_sizes", False)
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape() if self.scalars else broadcast([call.shape(k) for k in range(len(call.shapes))])
 
-    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+    def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
         if len(parts) == 1:  # Floor and Ceil keep whole numbers
             return parts[0]
         first, second = same_length(parts)
@@ -77,7 +81,7 @@ class Pointwise(Operator):
             return b
         return name if self.kind == "Mul" and len(name := f"{a}{TIMES}{b}") <= _MAX_NAME else None
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         if self.compute is None:
             raise UnknownOpError
         return [np.asarray(self.compute(call))]
@@ -122,16 +126,16 @@ class Equal(Pointwise):
 
 
 class Div(Pointwise):
-    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+    def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
         is_whole = (call.facts.dtype(call.op.inputs[0]) or "").startswith(("int", "uint"))
         pairs = zip(*same_length(parts), strict=True)
         if not is_whole and any(isinstance(a, int) and isinstance(b, int) and a % b for a, b in pairs):
             return None  # a fraction is not a size
-        return super().sizes(call, parts)
+        return super().as_sizes(call, parts)
 
 
 class Where(Pointwise):
-    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+    def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
         chosen, *ways = same_length(parts)
         if not all(isinstance(item, int) for item in chosen):
             return None
@@ -156,7 +160,7 @@ class CastLike(SameShape, Pointwise):
 # Values
 
 
-def _unary(function: Callable[[Array], Any]) -> Callable[[Arrays], Array]:
+def _unary(function: Callable[[Array], Any]) -> Callable[[ArrayCall], Array]:
     return lambda call: np.asarray(function(call.array())).astype(call.array().dtype, copy=False)
 
 
@@ -165,8 +169,8 @@ def _power(x: Array, exponent: Array) -> Array:
     return np.asarray(np.power(x, exponent)).astype(x.dtype, copy=False)
 
 
-def _binary(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array]:
-    def compute(call: Arrays) -> Array:
+def _binary(function: Callable[[Array, Array], Any]) -> Callable[[ArrayCall], Array]:
+    def compute(call: ArrayCall) -> Array:
         result, *others = call.arrays
         for other in others:
             check_size(np.broadcast(result, other).shape)
@@ -182,10 +186,10 @@ def _divide(first: Array, second: Array) -> Array:
     return np.asarray(first / second)
 
 
-def _whole(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array]:
+def _whole(function: Callable[[Array, Array], Any]) -> Callable[[ArrayCall], Array]:
     """Return a function that computes integers only, because others would have jumps."""
 
-    def compute(call: Arrays) -> Array:
+    def compute(call: ArrayCall) -> Array:
         if any(array.dtype.kind not in "iu" for array in call.arrays) or not np.all(call.array(1)):
             raise UnknownOpError
         return _binary(function)(call)
@@ -193,7 +197,7 @@ def _whole(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array]
     return compute
 
 
-def _clip(call: Arrays) -> Array:
+def _clip(call: ArrayCall) -> Array:
     x = call.array()
     ends = (call.get(name, call.constant(index)) for index, name in enumerate(("min", "max"), 1))
     for end, function in zip(ends, (np.maximum, np.minimum), strict=True):
@@ -205,7 +209,7 @@ def _activation(name: str) -> Pointwise:
     """Return the operator of an activation function."""
     kind = ACTIVATIONS[name]
 
-    def compute(call: Arrays) -> Array:
+    def compute(call: ArrayCall) -> Array:
         alpha, beta = (call.get(key, kind.default(key) or 0.0) for key in ("alpha", "beta"))
         result = np.asarray(kind.compute(NumpyElementary(), call.array(), alpha, beta))
         return result.astype(call.array().dtype, copy=False)
@@ -226,8 +230,8 @@ register(
     Pointwise("Log", _unary(np.log)),
     Pointwise("Abs", _unary(np.abs), keeps_zeros=True),
     Pointwise("Sqrt", _unary(np.sqrt), keeps_zeros=True),
-    Pointwise("Floor", _unary(np.floor), keeps_zeros=True, has_sizes=True),
-    Pointwise("Ceil", _unary(np.ceil), keeps_zeros=True, has_sizes=True),
+    Pointwise("Floor", _unary(np.floor), keeps_zeros=True, follows_sizes=True),
+    Pointwise("Ceil", _unary(np.ceil), keeps_zeros=True, follows_sizes=True),
     Pointwise("Not", _unary(np.logical_not), dtype="bool"),
     *map(_activation, AS_OPERATORS),
     Pointwise("Clip", _clip, "min max", max_inputs=3, scalars=True),
@@ -264,8 +268,8 @@ register(
     Pointwise("LessOrEqual", _binary(np.less_equal), dtype="bool"),
     Pointwise("Greater", _binary(np.greater), dtype="bool"),
     Pointwise("GreaterOrEqual", _binary(np.greater_equal), dtype="bool"),
-    Equal("Equal", _binary(np.equal), dtype="bool", has_sizes=True),
-    Where("Where", lambda call: np.where(*call.arrays), dtype=1, has_sizes=True),
+    Equal("Equal", _binary(np.equal), dtype="bool", follows_sizes=True),
+    Where("Where", lambda call: np.where(*call.arrays), dtype=1, follows_sizes=True),
     PRelu(
         "PRelu",
         lambda call: np.where(call.array() < 0, call.array(1) * call.array(), call.array()),

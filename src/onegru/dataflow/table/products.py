@@ -13,7 +13,7 @@ from onegru.core.dtypes import Array
 from onegru.dataflow.operator import Op, Shape, Size
 from onegru.dataflow.table.base import (
     SUMS,
-    Arrays,
+    ArrayCall,
     Call,
     Move,
     Operator,
@@ -40,7 +40,7 @@ class MatMul(Operator):
         rows = first[-2:-1] if len(first) > 1 else ()
         return (*stacked, *rows, *(second[-1:] if len(second) > 1 else ()))
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         a, b = call.array(), call.array(1)
         if a.ndim and b.ndim:
             check_size([a.size // max(a.shape[-1], 1), b.shape[-1] if b.ndim > 1 else 1])
@@ -106,11 +106,11 @@ class FusedMatMul(MatMul):
     def shape(self, call: Call, output: int) -> Shape | None:
         return super().shape(self._plain(call), output)
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         if not self.supports(call.op):
             raise UnknownOpError
         arrays = [np.swapaxes(x, -1, -2) if self.swaps(call, k) else x for k, x in enumerate(call.arrays)]
-        (y,) = super().value(Arrays("MatMul", {}, arrays))
+        (y,) = super().value(ArrayCall("MatMul", {}, arrays))
         return [np.asarray(call.get("alpha", 1.0) * y).astype(y.dtype, copy=False)]
 
     def moves(self, call: Call) -> Iterator[Move]:
@@ -132,7 +132,7 @@ class Gemm(Operator):
         rows = call.shape()[1 if call.get("transA") else 0]
         return rows, call.shape(1)[0 if call.get("transB") else 1]
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         a, b = call.array(), call.array(1)
         a, b = (a.T if call.get("transA") else a), (b.T if call.get("transB") else b)
         check_size([a.shape[0], b.shape[1]])
@@ -157,10 +157,10 @@ class FusedGemm(Gemm):
     def supports(self, op: Op) -> bool:
         return super().supports(op) and str(op.attributes.get("activation")) in ACTIVATIONS
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         if not self.supports(call.op):
             raise UnknownOpError
-        last = Arrays(call.op.attributes["activation"], activation_numbers(call.op), super().value(call))
+        last = ArrayCall(call.op.attributes["activation"], activation_numbers(call.op), super().value(call))
         return last.operator.value(last)
 
 
@@ -206,7 +206,7 @@ class Einsum(Operator):
             sizes.update((key, size) for key, size in zip(term, shape, strict=True) if sizes.get(key, 1) == 1)
         return tuple(sizes[letter] for letter in right)
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         check_size([array.size for array in call.arrays])
         return [np.asarray(np.einsum(str(call.get("equation")), *call.arrays))]
 

@@ -11,11 +11,11 @@ from onegru.core.dtypes import Array
 from onegru.core.quantized import dequantize
 from onegru.dataflow.operator import Op, Shape
 from onegru.dataflow.table.base import (
-    Arrays,
+    ArrayCall,
+    AttributeOrInput,
     Call,
     Move,
     Operator,
-    Parameter,
     SameShape,
     UnknownOpError,
     Vectorization,
@@ -30,7 +30,7 @@ _PER_STEP = "has a separate parameter for each step"
 class Reduction(Operator):
     """Operator that combines elements along axes."""
 
-    parameters: Mapping[str, Parameter] = {"axes": Parameter(1, since=18)}
+    parameters: Mapping[str, AttributeOrInput] = {"axes": AttributeOrInput(1, since=18)}
     dtype: str | int | None = 0
 
     def __init__(self, kind: str, combine: Callable[..., Any] | None = None) -> None:
@@ -53,7 +53,7 @@ class Reduction(Operator):
     def least_rank(self, call: Call, output: int) -> int:
         return call.rank() if call.get("keepdims", 1) else 0
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         axes, x = self.axes(call), call.array()
         if self.combine is None or not call.known("axes"):
             raise UnknownOpError  # all of them or none
@@ -73,7 +73,7 @@ class Reduction(Operator):
 
 
 class ReduceSum(Reduction):
-    parameters: Mapping[str, Parameter] = {"axes": Parameter(1, since=13)}
+    parameters: Mapping[str, AttributeOrInput] = {"axes": AttributeOrInput(1, since=13)}
 
 
 class GlobalPool(Operator):
@@ -130,7 +130,11 @@ class TopK(OverAxis):
     resizes: ClassVar[bool] = True
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        shape, axis, count = call.shape(), call.axis(self.default_axis), call.facts.sizes(call.op.inputs[1])
+        shape, axis, count = (
+            call.shape(),
+            call.axis(self.default_axis),
+            call.facts.as_sizes(call.op.inputs[1]),
+        )
         return None if count is None else (*shape[:axis], count[0], *shape[axis + 1 :])
 
 
@@ -144,7 +148,7 @@ class Softmax(Mixing):
 class OverAxes(Mixing):
     """Operator with a parameter for its axes."""
 
-    parameters: Mapping[str, Parameter] = {"axes": Parameter(1)}
+    parameters: Mapping[str, AttributeOrInput] = {"axes": AttributeOrInput(1)}
 
     def axes(self, call: Call) -> Iterable[int]:
         axes = call.known("axes")
@@ -189,7 +193,7 @@ class Dequantization(LinearQuantization):
     def dtype_of(self, op: Op) -> str | int | None:
         return None if op.attributes.get("output_dtype") else 1
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         if call.get("output_dtype") or not self.supports(call.op) or len(call.inputs) > self.max_inputs:
             raise UnknownOpError
         attributes = call.get("axis", 1), call.get("block_size", 0)
@@ -207,7 +211,7 @@ class DynamicQuantization(Operator):
 class Accumulation(SameShape):
     """Operator that combines each element with all before it along an axis."""
 
-    parameters: Mapping[str, Parameter] = {"axis": Parameter(1)}
+    parameters: Mapping[str, AttributeOrInput] = {"axis": AttributeOrInput(1)}
     max_inputs: int = 2
     computes: bool = True
     dtype: str | int | None = 0
@@ -216,7 +220,7 @@ class Accumulation(SameShape):
         super().__init__(kind, "exclusive reverse", start_value=combine.identity)
         self.combine = combine
 
-    def value(self, call: Arrays) -> Sequence[Array]:
+    def value(self, call: ArrayCall) -> Sequence[Array]:
         (axis,), x = call.known("axis") or (0,), call.array()
         x = np.flip(x, axis) if call.get("reverse") else x
         y = self.combine.accumulate(x, axis, dtype=x.dtype)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from onegru.dataflow.operator import Op, Shape, Size
-from onegru.dataflow.table.base import SUMS, Call, Move, Operator, Parameter, UnknownOpError, register
+from onegru.dataflow.table.base import SUMS, AttributeOrInput, Call, Move, Operator, UnknownOpError, register
 
 
 class Window(Operator):
@@ -191,7 +191,10 @@ class OpenVinoDeconvolution(Deconvolution):
 
 
 class Pad(Operator):
-    parameters: Mapping[str, Parameter] = {"pads": Parameter(1, since=11), "axes": Parameter(3)}
+    parameters: Mapping[str, AttributeOrInput] = {
+        "pads": AttributeOrInput(1, since=11),
+        "axes": AttributeOrInput(3),
+    }
     size_inputs: tuple[int, ...] = (1, 3)
     max_inputs: int = 4
     dtype: str | int | None = 0
@@ -237,7 +240,7 @@ class Resize(Operator):
         if not self._is_plain(call):
             return None
         if scales is None:
-            sizes = call.facts.sizes(call.op.inputs[3]) if call.is_given(3) else None
+            sizes = call.facts.as_sizes(call.op.inputs[3]) if call.is_given(3) else None
         else:
             sizes = tuple(
                 self._scaled(shape[axis], scale) or f"{call.op.outputs[0]}#{axis}"

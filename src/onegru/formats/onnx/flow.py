@@ -85,7 +85,7 @@ def flow_of(
         if not (is_plain_constant(node) and node.output):
             ops.append(_op_of(source, node, types, ir_version, flow))
     flow.ops = ops
-    flow.index()
+    flow.reconnect()
     return flow
 
 

@@ -93,7 +93,7 @@ class IrGraphReader:
         for layer in order:
             if layer.type not in NO_OPERATORS:
                 self._add(graph, layer, values)
-        graph.flow.index()
+        graph.flow.reconnect()
         return graph
 
     def _name(self, graph: IrGraph, layer: Layer, prefix: str) -> None:
@@ -187,7 +187,7 @@ class IrGraphReader:
         shapes = [(flow.shape(op.inputs[outer]), cut.axis) for outer, _, cut in ports.slices]
         sizes = [shape[axis] for shape, axis in shapes if shape and -len(shape) <= axis < len(shape)]
         if not ports.slices and op.kind == LOOP:
-            sizes = list(flow.sizes(op.inputs[0]) or ())[:1]
+            sizes = list(flow.as_sizes(op.inputs[0]) or ())[:1]
         fixed: list[Size] = [size for size in sizes if isinstance(size, int)]
         named = [size for size in sizes if isinstance(size, str)]
         known: list[Size] = fixed or [size for size in named if size.startswith("T")]

@@ -82,7 +82,7 @@ class Expressions(Matmuls):
     def _by_operator(self, view: View) -> Polynomial:
         if view.name in self.slices:
             return self.polynomial(self.slice_of(view))
-        op = self.flow.producer(view.name)
+        op = self.flow.find_producer(view.name)
         if op is None or op.kind not in _RULES:
             raise UnknownOpError
         return _RULES[op.kind](self, op, view)
@@ -183,7 +183,7 @@ def _where(exprs: Expressions, op: Op, view: View) -> Polynomial:
     shape = exprs.shape(op.outputs[0])
     condition = exprs.input_view(view, op.inputs[0], shape)
     p, q = (exprs.polynomial(exprs.input_view(view, name, shape)) for name in op.inputs[1:])
-    producer = exprs.flow.producer(exprs.flow.resolve(condition.name))
+    producer = exprs.flow.find_producer(exprs.flow.resolve(condition.name))
     if producer is not None and producer.kind in _COMPARISONS:
         first, second = _inputs(exprs, producer, View(producer.outputs[0], condition.roles, condition.index))
         w = scale(add(first, second, -1.0), _COMPARISONS[producer.kind])
@@ -260,7 +260,7 @@ _FUNCTIONS: dict[str, Callable[[Algebra, Polynomial, Mapping[str, Any]], Polynom
     "HardSigmoid": _hard_sigmoid,
 }
 _RULES: dict[str, Callable[[Expressions, Op, View], Polynomial]] = {
-    **{kind: _moved for kind, operator in OPERATORS.items() if operator.has_view},
+    **{kind: _moved for kind, operator in OPERATORS.items() if operator.has_source},
     "Reshape": _reshaped,
     "Add": _combined(lambda algebra, p, q: add(p, q)),
     "Sum": _combined(lambda algebra, p, q: add(p, q)),

@@ -25,7 +25,7 @@ def layer_cell(exprs: Expressions, name: str) -> Cell | None:
     if whole is None:
         return None
     for view in source_views(exprs, whole):
-        op = exprs.flow.producer(view.name)
+        op = exprs.flow.find_producer(view.name)
         if op is not None and op.kind in CELLS and view.name == op.outputs[0]:
             return _cell_of(exprs, op) if _is_row(exprs, view, whole.width) else None
     return None

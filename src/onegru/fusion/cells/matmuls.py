@@ -59,7 +59,7 @@ class Matmuls(Views):
                 for source in self._joined_values(name):
                     if is_constant and not (may_be_state and self._is_blended(source)):
                         continue  # a weight
-                    producer = self.flow.producer(source)
+                    producer = self.flow.find_producer(source)
                     if producer is None or producer.kind != PRODUCT:  # the matmul with r∘h must show r
                         found.add(source)
         return found
@@ -106,7 +106,7 @@ class Matmuls(Views):
         found: list[str] = []
         while waiting and len(found) < 64:
             last = waiting.pop()
-            op = self.flow.producer(last)
+            op = self.flow.find_producer(last)
             if op is not None and op.kind == "Concat":
                 waiting += [self.flow.resolve(item) for item in op.inputs]
             elif op is not None and op.kind in _MOVE:
@@ -205,7 +205,7 @@ class Matmuls(Views):
                 result = add(result, Polynomial({(): item}))
                 continue
             name = self.flow.resolve(atom.view.name) if atom.kind == "matmul" and atom.view else ""
-            before = self.flow.producer(name) if name and len(monomial) == 1 else None
+            before = self.flow.find_producer(name) if name and len(monomial) == 1 else None
             if before is None or before.kind != "Reshape" or atom.view.roles != (ROWS, COLUMNS):
                 raise UnknownOpError
             source = self.shape(before.inputs[0])
@@ -247,7 +247,7 @@ class Matmuls(Views):
         """Return the views that a view is directly concatenated from; None for no concatenation."""
         for _ in range(16):
             name = self.flow.resolve(view.name)
-            op = self.flow.producer(name)
+            op = self.flow.find_producer(name)
             if name in self.boundaries or op is None or op.kind not in _MOVE_CUT_OR_JOIN:
                 return None
             try:

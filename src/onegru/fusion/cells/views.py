@@ -44,7 +44,7 @@ class Views:
 
     def sources(self, op: Op, view: View) -> list[tuple[Array, View]] | None:
         """Return the sources of columns as (columns, view) pairs; None if the operator does not only move."""
-        if not operator_of(op.kind).has_view:
+        if not operator_of(op.kind).has_source:
             return None
         call = Call(op, self.flow)
         return call.operator.source(call, view)

@@ -64,7 +64,7 @@ def add_mask(emitter: Emitter, view: View, X: str) -> str:
     else:
         shape = emitter.op("Shape", [X], "X_shape", (3,))
         count = emitter.gather(shape, 0, 0, "steps")
-        numbers = emitter.op("Range", [emitter.index(0), count, emitter.index(1)], "counts", (steps,))
+        numbers = emitter.op("Range", [emitter.scalar(0), count, emitter.scalar(1)], "counts", (steps,))
         counts = emitter.unsqueeze(numbers, [1, 2], "counts")
     wide = emitter.op("Cast", [lengths], "sequence_lens", (rows, 1), dtype="int64")
     return emitter.op("Less", [counts, wide], "mask", (steps, rows, 1))

@@ -141,7 +141,7 @@ class Hoist:
         if name in self.loop.slices:
             source = self.loop.slices[name]
             return _Value(self._all_slices(source.name, source.axis, source.step, source.is_kept), True)
-        op = self.body.producer(name)
+        op = self.body.find_producer(name)
         if op is None and name in self.loop.indices:
             return _Value(self._loop_indices(name), True)
         if op is None or op.bodies or not (operator_of(op.kind).computes or op.kind == "Shape"):
@@ -168,7 +168,7 @@ class Hoist:
         shape = self.emitter.shape(name)
         if op.kind == "Slice":
             call = Call(op, self.body)
-            single = call.operator.index(call) if isinstance(call.operator, Slice) else None
+            single = call.operator.iteration_slice(call) if isinstance(call.operator, Slice) else None
             return None if single is None else (*single, True)
         index, rank = self.loop.indices.get(self.body.resolve(op.inputs[1])), self.rank(op.inputs[1])
         if index is None or rank > 1:

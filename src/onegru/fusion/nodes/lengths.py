@@ -53,7 +53,7 @@ def _compared(exprs: Expressions, mask: Mask) -> tuple[int | LoopIndex, View] | 
         seen.add(inner.name)
         views, inner = source_views(exprs, inner), None
         for view in views:
-            op = exprs.flow.producer(view.name)
+            op = exprs.flow.find_producer(view.name)
             if op is not None and op.kind in _OPPOSITE:
                 return _sides(exprs, op, view, _OPPOSITE[op.kind] if is_off else op.kind)
             if op is not None and op.kind == "Not":
@@ -114,7 +114,7 @@ def _is_range(exprs: Expressions, view: View, axis: int) -> bool:
     array = exprs.flow.constant(view.name)
     if array is not None:
         return array.size == array.shape[axis] and bool(np.all(array.ravel() == np.arange(array.size)))
-    op = exprs.flow.producer(view.name)
+    op = exprs.flow.find_producer(view.name)
     if op is None or op.kind != "Range":
         return False
-    return exprs.flow.sizes(op.inputs[0]) == (0,) and exprs.flow.sizes(op.inputs[2]) == (1,)
+    return exprs.flow.as_sizes(op.inputs[0]) == (0,) and exprs.flow.as_sizes(op.inputs[2]) == (1,)

@@ -43,7 +43,7 @@ def source_views(exprs: Expressions, view: View) -> list[View]:
         if last.name in exprs.slices:
             found.append(exprs.slice_of(last))
             continue
-        op = exprs.flow.producer(last.name)
+        op = exprs.flow.find_producer(last.name)
         if op is None or exprs.flow.constant(last.name) is not None:
             break
         try:
@@ -133,7 +133,7 @@ def loop_source(exprs: Expressions, view: View, count: Size | None, through_reve
 
 def _is_reversal(exprs: Expressions, name: str) -> bool:
     """Whether a value is the reversal of another."""
-    op = exprs.flow.producer(name)
+    op = exprs.flow.find_producer(name)
     return op is not None and reversed_axis(exprs.flow.owner(name), op) is not None
 
 

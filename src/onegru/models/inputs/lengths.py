@@ -161,7 +161,7 @@ def _roots(flow: Flow, name: str) -> Iterator[tuple[str, bool]]:
         if (id(here), value, is_scaled) in seen or here.constant(value) is not None:
             continue
         seen.add((id(here), value, is_scaled))
-        op = here.producer(value)
+        op = here.find_producer(value)
         if op is None:
             yield value, is_scaled
             continue

@@ -212,7 +212,7 @@ class StreamingRewriter:
     def _delay_output(self, name: str, steps: int) -> None:
         """Delay an output by a number of steps."""
         self.delayed_outputs[name] = self.edit.add("Identity", [name], f"{name}/held")
-        end = self.edit.producers[self.delayed_outputs[name]]
+        end = self.edit.new_producers[self.delayed_outputs[name]]
         # The cache gets the name of the operator that computes the output.
         end.name, own = name_of(self.flow.producers[name]), end.name
         self._add_cache(Cache(end, 0, self.plan.output_axes[name], steps, steps, waits=True))

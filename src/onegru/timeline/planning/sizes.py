@@ -141,7 +141,7 @@ class SizesPlanner(PlannerPart):
             return
         wanted = self.context.sizes_in(op.inputs[1])
         if wanted is None:
-            wanted = None if op.inputs[1] in self.context.counting else self.flow.sizes(op.inputs[1])
+            wanted = None if op.inputs[1] in self.context.counting else self.flow.as_sizes(op.inputs[1])
         if wanted is None:
             self.context.refuse("unknown", "has sizes that onegru cannot trace to the inputs")
             return
@@ -182,7 +182,7 @@ class SizesPlanner(PlannerPart):
 
     def is_repeated(self, name: str, axis: int) -> bool:
         """Whether all elements of a value along an axis are equal."""
-        array, op = self.flow.constant(name), self.flow.producer(name)
+        array, op = self.flow.constant(name), self.flow.find_producer(name)
         if array is not None:
             return bool(array.size) and bool(np.all(array == np.take(array, [0], axis)))
         if op is None or op.kind != "Expand":

@@ -51,7 +51,9 @@ class SlicesPlanner(PlannerPart):
 
     def _all_but_first(self, op: Op) -> tuple[int, int] | None:
         """Return the steps of a Split's parts after the first, if they are unused and of fixed size."""
-        sizes = op.attributes.get("split") or (self.flow.sizes(op.inputs[1]) if len(op.inputs) > 1 else None)
+        sizes = op.attributes.get("split") or (
+            self.flow.as_sizes(op.inputs[1]) if len(op.inputs) > 1 else None
+        )
         others = [size for size in (sizes or ())[1:] if isinstance(size, int)]
         is_read = any(map(self.context.is_read, op.outputs[1:]))
         return None if is_read or sizes is None or len(others) != len(op.outputs) - 1 else (0, sum(others))
@@ -62,11 +64,11 @@ class SlicesPlanner(PlannerPart):
         if known is not None:
             return 0, known[index]
         value, sign = op.input(port), 1
-        while (before := self.flow.producer(value)) is not None and (
+        while (before := self.flow.find_producer(value)) is not None and (
             before.kind == "Neg" or operator_of(before.kind).elements is Elements.KEPT
         ):
             value, sign = before.inputs[0], -sign if before.kind == "Neg" else sign
-        sizes = self.flow.sizes(value)
+        sizes = self.flow.as_sizes(value)
         linear = as_linear(self.flow, value) if sizes is None else (sizes[index if len(sizes) > 1 else 0], 0)
         if linear is None or not isinstance(linear[0], str):
             return None

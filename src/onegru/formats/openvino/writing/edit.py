@@ -145,7 +145,7 @@ def _apply_edit(ir: Ir, edit: Edit) -> IrDocument:
         ir.add_input(
             name, value.dtype, tuple(f"dim:{size}" if isinstance(size, str) else size for size in value.shape)
         )
-    flow.index()
+    flow.reconnect()
     for name, value in edit.outputs.items():
         ir.add_output(name, value.dtype, value.shape)
     for (name, axis), size in edit.sizes.items():

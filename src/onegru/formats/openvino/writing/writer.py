@@ -63,7 +63,7 @@ def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> No
         results.append(Y_h)
         X = builder.merged_directions(Y[0]) if Y and not is_last else Y_h
     ir.graph.flow.ops = builder.ops
-    ir.graph.flow.index()
+    ir.graph.flow.reconnect()
     for name in results if cell else ("Y", *results):
         ir.add_output(name, layers[0][0].dtype, builder.shape(name))
     content = ir.write(unfolded=builder.unfolded)
