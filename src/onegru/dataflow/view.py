@@ -21,30 +21,43 @@ class View:
 
     name: str  # the value
     roles: tuple[Role, ...]  # the role of each axis
-    index: Array  # the index of each column along each COLUMNS axis, [axes, columns]
+    coordinates: Array  # the index of each column along each COLUMNS axis, [axes, columns]
 
     @property
     def key(self) -> tuple[str, tuple[Role, ...], bytes]:
         """Return a key that is equal for equal views."""
-        return self.name, self.roles, self.index.tobytes() if len(self.index) else b""
+        return self.name, self.roles, self.coordinates.tobytes() if self.has_columns else b""
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the columns differ; without COLUMNS axes, each row has the same number in all of them."""
+        return len(self.coordinates) > 0
 
     @property
     def width(self) -> int:
         """Return the number of columns."""
-        return int(self.index.shape[1])
+        return int(self.coordinates.shape[1])
 
     @property
     def columns(self) -> Array:
         """Return the indices of all columns."""
         return np.arange(self.width)
 
-    def index_row(self, axis: int) -> int:
-        """Return the row of `index` for a COLUMNS axis."""
+    def coordinate_row(self, axis: int) -> int:
+        """Return the row of `coordinates` for a COLUMNS axis."""
         return sum(other == COLUMNS for other in self.roles[:axis])
+
+    def renamed(self, name: str) -> View:
+        """Return the view of the same columns of another value."""
+        return View(name, self.roles, self.coordinates)
+
+    def has_columns_of(self, other: View) -> bool:
+        """Whether the columns have the coordinates of those of another view."""
+        return np.array_equal(self.coordinates, other.coordinates)
 
     def replaced(self, name: str, roles: dict[int, Role], columns: dict[int, Array]) -> View:
         """Return the view of another value, with these axes changed."""
-        index = self.index.copy()
+        coordinates = self.coordinates.copy()
         for axis, indices in columns.items():
-            index[self.index_row(axis)] = indices
-        return View(name, tuple(roles.get(axis, role) for axis, role in enumerate(self.roles)), index)
+            coordinates[self.coordinate_row(axis)] = indices
+        return View(name, tuple(roles.get(axis, role) for axis, role in enumerate(self.roles)), coordinates)

@@ -289,7 +289,7 @@ class _Cells:
         start = replace(
             first,
             output=state,
-            state=View(zero, (ROWS, COLUMNS), first.state.index),
+            state=View(zero, (ROWS, COLUMNS), first.state.coordinates),
             inputs=tuple(earlier[: len(first.inputs)]),
             attention=earlier[-1] if first.attention else None,
         )

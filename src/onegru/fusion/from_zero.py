@@ -28,7 +28,7 @@ def is_step_from_zero(exprs: Expressions, name: str, first: Cell, second: Cell) 
         if exprs.flow.resolve(view.name) == state:
             return constant(0)
         after = following.get((view.name, view.roles))
-        found = after and step_before(exprs, (view, View(after.name, after.roles, view.index)))
+        found = after and step_before(exprs, (view, View(after.name, after.roles, view.coordinates)))
         if found is None:
             raise UnknownOpError
         return _source(exprs, found)

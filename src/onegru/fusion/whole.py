@@ -175,7 +175,7 @@ class _LoopReplacement:
             return False
         views = source_views(self.exprs, view)
         name = body.resolve(other.after)
-        return any(view.name == name and np.array_equal(view.index, after.index) for view in views)
+        return any(view.name == name and view.has_columns_of(after) for view in views)
 
     def _add(self, item: Carried, cell: Cell, used: set[str]) -> None:
         """Add the node for one state."""
@@ -198,7 +198,7 @@ class _LoopReplacement:
             inputs, reverse, lengths = other if other[2] is not None else (inputs, reverse, lengths)
         masks = () if lengths is not None else cell.masks
         recurrence = Recurrence(
-            replace(cell, state=View(item.initial, cell.state.roles, cell.state.index)),
+            replace(cell, state=cell.state.renamed(item.initial)),
             inputs,
             tuple((self._source(mask.view), mask.is_off) for mask in masks),
             None if cell.attention is None else self._source(cell.attention),
@@ -247,7 +247,8 @@ class _LoopReplacement:
         for earlier in source_views(self.exprs, view):
             if earlier.name in self.states:
                 Y, reverse = self.states[earlier.name]
-                return Sliced(View(Y, (0, ROWS, COLUMNS), earlier.index), 0, 0, None, -1 if reverse else 1)
+                states = View(Y, (0, ROWS, COLUMNS), earlier.coordinates)
+                return Sliced(states, 0, 0, None, -1 if reverse else 1)
         found = loop_source(self.exprs, view, self.loop.count, through_reversals)
         if found is not None:
             return found
@@ -267,8 +268,7 @@ class _LoopReplacement:
         if whole is None or whole.width != cell.hidden_size:
             return False
         return any(
-            self.duplicates.get(view.name, view.name) == cell.output
-            and np.array_equal(view.index, whole.index)
+            self.duplicates.get(view.name, view.name) == cell.output and view.has_columns_of(whole)
             for view in source_views(self.exprs, whole)
         )
 
@@ -280,7 +280,7 @@ class _LoopReplacement:
             return False
         for view in source_views(self.exprs, whole):
             found = self.exprs.definition(view.name)
-            if found is not None and np.array_equal(view.index, whole.index) and same(found, wanted):
+            if found is not None and view.has_columns_of(whole) and same(found, wanted):
                 return True
         return False
 

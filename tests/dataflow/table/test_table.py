@@ -275,7 +275,9 @@ def test_columns_come_from_where_a_view_says(given: Case) -> None:
         for columns, part in parts:
             roles = [role if isinstance(role, int) else slice(None) for role in part.roles]
             array = arrays[part.name][tuple(roles)]
-            selected = array[tuple(part.index)] if len(part.index) else np.full(len(columns), array)
+            selected = (
+                array[tuple(part.coordinates)] if len(part.coordinates) else np.full(len(columns), array)
+            )
             np.testing.assert_array_equal(selected, value.ravel()[columns])
 
 

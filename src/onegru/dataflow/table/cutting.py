@@ -53,7 +53,7 @@ def _before_selection(view: View, axis: int, selection: Selection, size: Size) -
     role, (first, count, step) = view.roles[axis], selection
     if first >= 0:
         if role == COLUMNS:
-            return COLUMNS, first + step * view.index[view.index_row(axis)]
+            return COLUMNS, first + step * view.coordinates[view.coordinate_row(axis)]
         if isinstance(role, int):
             return first + step * role, None
         if role == ROWS and count == 1:
@@ -321,15 +321,15 @@ class Gather(Reversing):
             role: Role | None = call.facts.indices.get(call.facts.resolve(at))
             if role is None or rank > 1 or (rank == 1 and view.roles[axis] not in (ROWS, 0)):
                 raise UnknownOpError
-            return [(view.columns, View(name, (*before, role, *view.roles[axis + rank :]), view.index))]
+            return [(view.columns, View(name, (*before, role, *view.roles[axis + rank :]), view.coordinates))]
         wrapped = np.where(indices < 0, indices + (size if isinstance(size, int) else 0), indices)
         if rank > 1 or (wrapped.size and int(wrapped.min()) < 0):
             raise UnknownOpError
         if rank == 0:
-            return [(view.columns, View(name, (*before, int(wrapped), *view.roles[axis:]), view.index))]
+            return [(view.columns, View(name, (*before, int(wrapped), *view.roles[axis:]), view.coordinates))]
         indexed_role = view.roles[axis]
         if indexed_role == COLUMNS:
-            columns = {axis: wrapped[view.index[view.index_row(axis)]]}
+            columns = {axis: wrapped[view.coordinates[view.coordinate_row(axis)]]}
             return [(view.columns, view.replaced(name, {}, columns))]
         if isinstance(indexed_role, int) or len(wrapped) == 1:
             chosen = int(wrapped[indexed_role if isinstance(indexed_role, int) else 0])

@@ -75,9 +75,9 @@ def broadcast_view(view: View, name: str, shape: Shape, output_shape: Shape) -> 
         if shape[axis - missing] == 1 and output_shape[axis] != 1:
             roles.append(0)
             continue
-        kept += [view.index_row(axis)] if role == COLUMNS else []
+        kept += [view.coordinate_row(axis)] if role == COLUMNS else []
         roles.append(role)
-    return View(name, tuple(roles), view.index[kept])
+    return View(name, tuple(roles), view.coordinates[kept])
 
 
 class Tile(Repeating):
@@ -105,7 +105,7 @@ class Tile(Repeating):
         repeats, shape, whole = call.constant(1), call.shape(), call.facts.shape(call.op.outputs[0])
         if repeats is None or whole is None or repeats.size != len(shape):
             raise UnknownOpError
-        roles, index = list(view.roles), view.index.copy()
+        roles, coordinates = list(view.roles), view.coordinates.copy()
         for axis, (count, size) in enumerate(zip(repeats.ravel(), shape, strict=True)):
             role = roles[axis]
             if 1 in (count, size):
@@ -115,8 +115,8 @@ class Tile(Repeating):
             if isinstance(role, int):
                 roles[axis] = role % size
             else:
-                index[view.index_row(axis)] %= size
-        repeated = View(call.op.inputs[0], tuple(roles), index)
+                coordinates[view.coordinate_row(axis)] %= size
+        repeated = View(call.op.inputs[0], tuple(roles), coordinates)
         return [(view.columns, broadcast_view(repeated, repeated.name, shape, whole))]
 
 

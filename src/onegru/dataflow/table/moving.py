@@ -82,9 +82,9 @@ class AxisMove(Moving):
             if axis is not None:
                 roles[axis] = view.roles[to]
                 if view.roles[to] == COLUMNS:
-                    columns[axis] = view.index_row(to)
-        index = view.index[[columns[axis] for axis in sorted(columns)]]
-        return [(view.columns, View(call.op.inputs[0], tuple(roles), index))]
+                    columns[axis] = view.coordinate_row(to)
+        coordinates = view.coordinates[[columns[axis] for axis in sorted(columns)]]
+        return [(view.columns, View(call.op.inputs[0], tuple(roles), coordinates))]
 
 
 class Identity(SameShape, AxisMove):
@@ -213,7 +213,7 @@ class Reshape(Moving):
         ]
         if -1 not in sizes:
             return tuple(sizes)
-        open_axis = sizes.index(-1)
+        free_axis = sizes.index(-1)
         left: list[Size] = list(given)
         for size in [size for size in sizes if size != -1]:
             if size in left and isinstance(size, str):
@@ -223,11 +223,11 @@ class Reshape(Moving):
         names = [size for size in left if isinstance(size, str)]
         fixed = math.prod(size for size in left if isinstance(size, int))
         count, over = divmod(fixed, math.prod(s for s in sizes if isinstance(s, int) and s != -1))
-        sizes[open_axis] = count
+        sizes[free_axis] = count
         if over or len(names) > 1 or (names and count != 1):
-            sizes[open_axis] = f"{op.outputs[0]}#{open_axis}"
+            sizes[free_axis] = f"{op.outputs[0]}#{free_axis}"
         elif names:
-            sizes[open_axis] = names[0]
+            sizes[free_axis] = names[0]
         return tuple(sizes)
 
     def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
@@ -265,11 +265,13 @@ class Reshape(Moving):
                 raise UnknownOpError
             passed = iter(role for _, role in kept)
             inner = [ROWS if size == 1 else next(passed) for size in before]
-        none = np.zeros(view.width, np.int64)
-        flat = np.ravel_multi_index(tuple(view.index), tuple(fixed)) if fixed else none
-        wanted = [int(size) for size in source[split:]]
-        index = np.stack(np.unravel_index(flat, wanted)) if wanted else np.zeros((0, view.width), np.int64)
-        return [(view.columns, View(call.op.inputs[0], (*inner, *[COLUMNS] * len(wanted)), index))]
+        zeros = np.zeros(view.width, np.int64)
+        flat = np.ravel_multi_index(tuple(view.coordinates), tuple(fixed)) if fixed else zeros
+        sizes = [int(size) for size in source[split:]]
+        coordinates = (
+            np.stack(np.unravel_index(flat, sizes)) if sizes else np.zeros((0, view.width), np.int64)
+        )
+        return [(view.columns, View(call.op.inputs[0], (*inner, *[COLUMNS] * len(sizes)), coordinates))]
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
         """Vectorize for output sizes with at most one dynamic size."""
@@ -289,7 +291,7 @@ class Flatten(Moving):
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         if call.get("axis", 1) != 1 or call.rank() != 2:
             raise UnknownOpError
-        return [(view.columns, View(call.op.inputs[0], view.roles, view.index))]
+        return [(view.columns, view.renamed(call.op.inputs[0]))]
 
 
 class Concat(Moving):
@@ -326,14 +328,14 @@ class Concat(Moving):
             return [(view.columns, view.replaced(names[chosen], {axis: role - start}, {}))]
         if role != COLUMNS:
             raise UnknownOpError
-        row = view.index_row(axis)
-        owners = np.searchsorted(ends, view.index[row], "right")
+        row = view.coordinate_row(axis)
+        owners = np.searchsorted(ends, view.coordinates[row], "right")
         parts = []
         for chosen in np.unique(owners):
             columns = np.flatnonzero(owners == chosen)
-            index = view.index[:, columns].copy()
-            index[row] -= int(ends[chosen - 1]) if chosen else 0
-            parts.append((columns, View(names[chosen], view.roles, index)))
+            coordinates = view.coordinates[:, columns].copy()
+            coordinates[row] -= int(ends[chosen - 1]) if chosen else 0
+            parts.append((columns, View(names[chosen], view.roles, coordinates)))
         return parts
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:

@@ -24,6 +24,7 @@ from onegru.dataflow.table.base import (
     register,
 )
 
+_Compute = Callable[[ArrayCall], Array]  # computes the value of an operator
 _MAX_NAME = 200  # characters in the name of a product of sizes
 
 
@@ -50,11 +51,7 @@ class Pointwise(Operator):
     scalars: bool = False  # whether its inputs after the first are scalars, which do not broadcast
 
     def __init__(
-        self,
-        kind: str,
-        compute: Callable[[ArrayCall], Array] | None = None,
-        attributes: str = "",
-        **facts: Any,
+        self, kind: str, compute: _Compute | None = None, attributes: str = "", **facts: Any
     ) -> None:
         super().__init__(kind, attributes, **facts)
         self.compute = compute  # its value; None if onegru does not compute it
@@ -160,7 +157,7 @@ class CastLike(SameShape, Pointwise):
 # Values
 
 
-def _unary(function: Callable[[Array], Any]) -> Callable[[ArrayCall], Array]:
+def _unary(function: Callable[[Array], Any]) -> _Compute:
     return lambda call: np.asarray(function(call.array())).astype(call.array().dtype, copy=False)
 
 
@@ -169,7 +166,7 @@ def _power(x: Array, exponent: Array) -> Array:
     return np.asarray(np.power(x, exponent)).astype(x.dtype, copy=False)
 
 
-def _binary(function: Callable[[Array, Array], Any]) -> Callable[[ArrayCall], Array]:
+def _binary(function: Callable[[Array, Array], Any]) -> _Compute:
     def compute(call: ArrayCall) -> Array:
         result, *others = call.arrays
         for other in others:
@@ -186,7 +183,7 @@ def _divide(first: Array, second: Array) -> Array:
     return np.asarray(first / second)
 
 
-def _whole(function: Callable[[Array, Array], Any]) -> Callable[[ArrayCall], Array]:
+def _whole(function: Callable[[Array, Array], Any]) -> _Compute:
     """Return a function that computes integers only, because others would have jumps."""
 
     def compute(call: ArrayCall) -> Array:

@@ -130,11 +130,8 @@ class TopK(OverAxis):
     resizes: ClassVar[bool] = True
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        shape, axis, count = (
-            call.shape(),
-            call.axis(self.default_axis),
-            call.facts.as_sizes(call.op.inputs[1]),
-        )
+        shape, axis = call.shape(), call.axis(self.default_axis)
+        count = call.facts.as_sizes(call.op.inputs[1])
         return None if count is None else (*shape[:axis], count[0], *shape[axis + 1 :])
 
 

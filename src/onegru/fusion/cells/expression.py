@@ -45,8 +45,8 @@ class Expressions(Matmuls):
 
     def polynomial(self, view: View) -> Polynomial:
         """Return the polynomial of a view; an atom if it is unknown."""
-        view = View(self.resolve(view.name), view.roles, view.index)
-        return self._polynomial(view.key if len(view.index) else (*view.key, view.width), view)
+        view = view.renamed(self.resolve(view.name))
+        return self._polynomial(view.key if view.has_columns else (*view.key, view.width), view)
 
     @memoized("_known", if_circular=lambda exprs, key, view: exprs.atom(view))
     def _polynomial(self, key: Hashable, view: View) -> Polynomial:
@@ -74,7 +74,8 @@ class Expressions(Matmuls):
         found = found.transpose(rows + columns).astype(np.float64)
         sizes = found.shape[len(rows) :]
         flat = found.reshape(-1, int(np.prod(sizes)))
-        selected = flat[:, np.ravel_multi_index(tuple(view.index), sizes) if columns else np.zeros(1, int)]
+        positions = np.ravel_multi_index(tuple(view.coordinates), sizes) if columns else np.zeros(1, int)
+        selected = flat[:, positions]
         if not len(selected) or not np.isfinite(selected).all() or np.any(selected != selected[0]):
             return self.atom(view)  # differs from row to row
         return constant(selected[0] if columns else selected[0, 0])
@@ -124,9 +125,7 @@ def _applied(function: Callable[[Algebra, Polynomial, Mapping[str, Any]], Polyno
     """Return the rule of an operator that applies a function of one input and of attributes."""
 
     def rule(exprs: Expressions, op: Op, view: View) -> Polynomial:
-        return function(
-            exprs.algebra, exprs.polynomial(View(op.inputs[0], view.roles, view.index)), op.attributes
-        )
+        return function(exprs.algebra, exprs.polynomial(view.renamed(op.inputs[0])), op.attributes)
 
     return rule
 
@@ -164,7 +163,7 @@ def _clip(exprs: Expressions, op: Op, view: View) -> Polynomial:
         bounds.append(float(bound))
     limit = 3.4e38  # exporters write this for no limit
     low, high = (-np.inf if bounds[0] < -limit else bounds[0]), (np.inf if bounds[1] > limit else bounds[1])
-    return exprs.algebra.clip(exprs.polynomial(View(op.inputs[0], view.roles, view.index)), low, high)
+    return exprs.algebra.clip(exprs.polynomial(view.renamed(op.inputs[0])), low, high)
 
 
 def _prelu(exprs: Expressions, op: Op, view: View) -> Polynomial:
@@ -185,7 +184,7 @@ def _where(exprs: Expressions, op: Op, view: View) -> Polynomial:
     p, q = (exprs.polynomial(exprs.input_view(view, name, shape)) for name in op.inputs[1:])
     producer = exprs.flow.find_producer(exprs.flow.resolve(condition.name))
     if producer is not None and producer.kind in _COMPARISONS:
-        first, second = _inputs(exprs, producer, View(producer.outputs[0], condition.roles, condition.index))
+        first, second = _inputs(exprs, producer, condition.renamed(producer.outputs[0]))
         w = scale(add(first, second, -1.0), _COMPARISONS[producer.kind])
         try:
             return exprs.algebra.piecewise(w, p, q, "Equal" not in producer.kind)

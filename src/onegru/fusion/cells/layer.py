@@ -69,11 +69,11 @@ def _cell_of(exprs: Expressions, op: Op) -> Cell | None:
 def _is_row(exprs: Expressions, view: View, width: int) -> bool:
     """Whether a view is a whole value: all of its last axis, in all rows."""
     shape = exprs.flow.shape(view.name)
-    if shape is None or shape[-1:] != (width,) or len(view.index) != 1:
+    if shape is None or shape[-1:] != (width,) or len(view.coordinates) != 1:
         return False
     rows = zip(view.roles[:-1], shape, strict=False)
     are_all = all(role == ROWS or (role == 0 and size == 1) for role, size in rows)
-    return are_all and view.roles[-1] == COLUMNS and np.array_equal(view.index[0], np.arange(width))
+    return are_all and view.roles[-1] == COLUMNS and np.array_equal(view.coordinates[0], np.arange(width))
 
 
 def _lowered(exprs: Expressions, op: Op, names: list[str]) -> Lowered | None:

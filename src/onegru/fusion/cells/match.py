@@ -61,7 +61,7 @@ def find_cell(exprs: Expressions, name: str) -> Cell | None:
 
 
 def _is_whole(view: View, width: int) -> bool:
-    return view.width == width and len(view.index) == 1 and np.array_equal(view.index[0], np.arange(width))
+    return view.width == width and np.array_equal(view.coordinates, [view.columns])
 
 
 class _UpdateGate(NamedTuple):
@@ -188,7 +188,7 @@ class _Matcher:
             return _UpdateGate(whole)
         for number in sorted(keep.atoms()):
             atom = self.algebra.atoms[number]
-            if atom.kind != "value" or self.depends(number) or (len(atom.view.index) and self.width > 1):
+            if atom.kind != "value" or self.depends(number) or (atom.view.has_columns and self.width > 1):
                 continue
             # keep is without + a∘part
             without = Polynomial({m: item for m, item in keep.terms.items() if number not in m})

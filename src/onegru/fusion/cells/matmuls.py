@@ -191,7 +191,7 @@ class Matmuls(Views):
         return self._matmul_of(p, matrix, view)
 
     def _as_atom(self, view: View) -> Polynomial:
-        return self.atom(View(self.flow.resolve(view.name), view.roles, view.index))
+        return self.atom(view.renamed(self.flow.resolve(view.name)))
 
     def between_reshapes(self, op: Op, view: View) -> Polynomial:
         """Return a view of matmuls between a Reshape that merges batch axes and `op`, which splits them."""
@@ -199,7 +199,8 @@ class Matmuls(Views):
         if shape[-1:] != width or view.roles[-1] != COLUMNS or COLUMNS in view.roles[:-1]:
             raise UnknownOpError
         result = constant(0)
-        for monomial, item in self.polynomial(View(op.inputs[0], (ROWS, COLUMNS), view.index)).terms.items():
+        merged = View(op.inputs[0], (ROWS, COLUMNS), view.coordinates)
+        for monomial, item in self.polynomial(merged).terms.items():
             atom = self.algebra.atoms[monomial[0]] if monomial else None
             if atom is None:
                 result = add(result, Polynomial({(): item}))
@@ -213,7 +214,7 @@ class Matmuls(Views):
             if len(source) != len(shape) or same.count(False) > 1 or source[-1:] != self.shape(name)[1:]:
                 raise UnknownOpError  # the rows may differ
             assert atom.matrix is not None
-            source_view = View(before.inputs[0], view.roles, atom.view.index)
+            source_view = View(before.inputs[0], view.roles, atom.view.coordinates)
             result = add(result, scale(self._matmul(source_view, atom.matrix), item))
         return result
 
@@ -222,7 +223,7 @@ class Matmuls(Views):
         single = p.single()
         if single is not None and (single[1] != 1 or not is_whole):
             atom = self.algebra.atoms[single[0]]
-            is_value = atom.kind == "value" and bool(len(atom.view.index))
+            is_value = atom.kind == "value" and atom.view.has_columns
             if is_value and self._rows_of(atom.view) == self._rows_of(view):  # the coefficient stays outside
                 return scale(self.algebra.matmul(one_atom(atom.number), matrix, atom.view), single[1])
         return self.algebra.matmul(p, matrix, view if is_whole else None)
@@ -251,7 +252,7 @@ class Matmuls(Views):
             if name in self.boundaries or op is None or op.kind not in _MOVE_CUT_OR_JOIN:
                 return None
             try:
-                found = self.sources(op, View(name, view.roles, view.index))
+                found = self.sources(op, view.renamed(name))
             except UnknownOpError:
                 return None
             if found is None or len(found) > 1:
@@ -274,7 +275,7 @@ class Matmuls(Views):
 
 def _column_indices(view: View, roles: Mapping[str, Role], shape: Mapping[str, int]) -> dict[str, Array]:
     """Return the index of each column of a product along the axes that it shares with its weights."""
-    columns, column_indices = iter(view.index), dict[str, Array]()
+    columns, column_indices = iter(view.coordinates), dict[str, Array]()
     for letter, role in roles.items():
         if role == COLUMNS:
             if letter not in shape:

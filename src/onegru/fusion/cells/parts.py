@@ -52,12 +52,12 @@ def join_inputs(
             view: View = atom.view
             if atom.matrix is not None:
                 weights = atom.weights() * coefficient
-            elif len(view.index):
+            elif view.has_columns:
                 weights = np.eye(width) * coefficient
             else:
                 weights = np.broadcast_to(coefficient, width)[None]
-            value, is_matmul = (view.name, view.roles), atom.matrix is not None or not len(view.index)
-            index = view.index if len(view.index) else np.zeros((0, 1), int)
+            value, is_matmul = (view.name, view.roles), atom.matrix is not None or not view.has_columns
+            index = view.coordinates if view.has_columns else np.zeros((0, 1), int)
             terms.append(_Term(gate, value, list(map(tuple, index.T.tolist())), weights, is_matmul))
             columns.setdefault(value, {}).update(dict.fromkeys(terms[-1].columns, 0))
             used[is_matmul].update((value, column) for column in terms[-1].columns)

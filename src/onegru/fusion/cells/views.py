@@ -40,7 +40,7 @@ class Views:
         source = self.slices[view.name]
         index = LoopIndex(1, 0) if source.step > 0 else LoopIndex(-1, -1, -1)  # from the end of the axis
         after = view.roles[source.axis + source.is_kept :]
-        return View(source.name, (*view.roles[: source.axis], index, *after), view.index)
+        return View(source.name, (*view.roles[: source.axis], index, *after), view.coordinates)
 
     def sources(self, op: Op, view: View) -> list[tuple[Array, View]] | None:
         """Return the sources of columns as (columns, view) pairs; None if the operator does not only move."""

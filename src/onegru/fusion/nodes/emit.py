@@ -84,11 +84,11 @@ class Emitter(Builder):
 
     def rows(self, view: View, what: str, time: int | None = None) -> str:
         """Return a view as [rows, columns], or [time, rows, columns]."""
-        value, roles, index = view.name, list(view.roles), view.index
+        value, roles, coordinates = view.name, list(view.roles), view.coordinates
         shape = self.shape(value)
         for axis in [axis for axis, role in enumerate(roles) if role == COLUMNS and shape[axis] == 1]:
             if roles.count(COLUMNS) > 1:  # the other axes identify the columns
-                index, roles[axis] = np.delete(index, roles[:axis].count(COLUMNS), 0), 0
+                coordinates, roles[axis] = np.delete(coordinates, roles[:axis].count(COLUMNS), 0), 0
         for axis in reversed(range(len(roles))):
             role = roles[axis]
             if axis == time or isinstance(role, str):
@@ -110,14 +110,12 @@ class Emitter(Builder):
             value = self.transpose(value, order, what)
             roles, shape = [roles[axis] for axis in order], self.shape(value)
         counts = list(map(roles.count, _ORDER))
-        sizes = [size for size, role in zip(shape, roles, strict=True) if role == COLUMNS]
-        width = int(np.prod([int(size) for size in sizes]))
+        sizes = tuple(int(size) for size, role in zip(shape, roles, strict=True) if role == COLUMNS)
+        width = int(np.prod(sizes))
         wanted = list(_ORDER if time is not None else _ORDER[1:])
         if roles != wanted:
             value = self._flat(value, roles, counts, width, what)
-        columns = (
-            np.ravel_multi_index(tuple(index), tuple(int(s) for s in sizes)) if sizes else np.zeros(1, int)
-        )
+        columns = np.ravel_multi_index(tuple(coordinates), sizes) if sizes else np.zeros(1, int)
         if not np.array_equal(columns, np.arange(width)):
             axis = len(wanted) - 1
             indices = self.constant(f"{what}_columns", columns.astype(np.int64))
@@ -174,7 +172,7 @@ class Emitter(Builder):
             value = view.name
             if source.count is not None:
                 value = self.cut(value, source.axis, source.start, source.count, what)
-            value = self.rows(View(value, view.roles, view.index), what, source.axis)
+            value = self.rows(view.renamed(value), what, source.axis)
             return self.reverse(value, 0, what) if (source.step < 0) != reverse else value
         views = source.views[::-1] if reverse else source.views
         values = [self.unsqueeze(self.rows(view, what), [0], what) for view in views]

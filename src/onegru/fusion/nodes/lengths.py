@@ -57,7 +57,7 @@ def _compared(exprs: Expressions, mask: Mask) -> tuple[int | LoopIndex, View] | 
             if op is not None and op.kind in _OPPOSITE:
                 return _sides(exprs, op, view, _OPPOSITE[op.kind] if is_off else op.kind)
             if op is not None and op.kind == "Not":
-                inner, is_off = View(op.inputs[0], view.roles, view.index), not is_off
+                inner, is_off = view.renamed(op.inputs[0]), not is_off
                 break
     return None
 
@@ -80,7 +80,7 @@ def _sides(exprs: Expressions, op: Op, view: View, kind: str) -> tuple[int | Loo
     sources = source_views(exprs, high)
     integers = [source for source in sources if exprs.flow.dtype(source.name) in ("int32", "int64")]
     fitting = [source for source in integers if not any(isinstance(role, LoopIndex) for role in source.roles)]
-    return (index, fitting[-1]) if fitting and not len(fitting[-1].index) else None
+    return (index, fitting[-1]) if fitting and not fitting[-1].has_columns else None
 
 
 def _index(exprs: Expressions, view: View) -> int | LoopIndex | None:

@@ -72,7 +72,7 @@ def add_node(
     cell = recurrence.cell
     X, width = _input(new_ops, emitter, recurrence)
     whole, W, mask = X, cell.W, ""
-    if any(len(mask.view.index) and cell.hidden_size > 1 for mask in cell.masks):
+    if any(mask.view.has_columns and cell.hidden_size > 1 for mask in cell.masks):
         raise MissError("its steps are masked unit by unit")
     has_lengths = recurrence.lengths is not None and may_have_lengths(emitter, cell, requested)
     if cell.masks and not has_lengths:
@@ -149,8 +149,8 @@ def _sequence(new_ops: NewOps, emitter: Emitter, source: Source, what: str, reve
         names = tuple(view.name for view in source.views)
         stack = new_ops.stacks.get(names[::-1] if reverse else names)
         first = source.views[0]
-        whole = np.array_equal(first.index, np.arange(first.width)[None])
-        same = all(np.array_equal(view.index, first.index) for view in source.views)
+        whole = np.array_equal(first.coordinates, [first.columns])
+        same = all(view.has_columns_of(first) for view in source.views)
         if stack is not None and whole and same and emitter.shape(stack)[2] == first.width:
             return stack
     return emitter.sequence(source, what, reverse)

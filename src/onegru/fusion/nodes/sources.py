@@ -37,7 +37,7 @@ Source = Sliced | Stacked
 
 def source_views(exprs: Expressions, view: View) -> list[View]:
     """Return a view, and the views of the values that it is moved from, in sequence."""
-    found = [View(exprs.flow.resolve(view.name), view.roles, view.index)]
+    found = [view.renamed(exprs.flow.resolve(view.name))]
     while len(found) < 30:
         last = found[-1]
         if last.name in exprs.slices:
@@ -50,7 +50,7 @@ def source_views(exprs: Expressions, view: View) -> list[View]:
             source = exprs.source(op, last)
         except UnknownOpError:
             break
-        found.append(View(exprs.flow.resolve(source.name), source.roles, source.index))
+        found.append(source.renamed(exprs.flow.resolve(source.name)))
     return found
 
 
@@ -78,7 +78,7 @@ def source_of_steps(exprs: Expressions, views: Sequence[View]) -> Source:
 
 def _sliced(views: list[View]) -> Sliced | None:
     first = views[0]
-    if any(not np.array_equal(view.index, first.index) for view in views):
+    if not all(view.has_columns_of(first) for view in views):
         return None
     changing = [
         axis
