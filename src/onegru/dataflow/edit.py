@@ -63,13 +63,13 @@ class Edit:
 
     # Values
 
-    def fresh(self, wanted: str) -> str:
-        """Return a new name: the wanted one, or one that begins with it."""
-        return fresh_name(wanted, self.names)
+    def fresh(self, hint: str) -> str:
+        """Return a new name: the hint, or a name that begins with it."""
+        return fresh_name(hint, self.names)
 
-    def constant(self, wanted: str, array: Array) -> str:
+    def constant(self, hint: str, array: Array) -> str:
         """Add a constant and return its name."""
-        name = self.fresh(wanted)
+        name = self.fresh(hint)
         self.constants[name] = array
         self.flow.add_constant(name, array)
         return name
@@ -87,15 +87,15 @@ class Edit:
         self,
         kind: str,
         inputs: Sequence[str],
-        wanted: str,
+        hint: str,
         *,
         output: str = "",
         before: Op | None = None,
         **attributes: Any,
     ) -> str:
         """Add an operator before another one or at the end; return its only output."""
-        output = output or self.fresh(wanted)
-        op = Op(kind, tuple(inputs), (output,), attributes, name=self.fresh(f"{wanted}/{kind}"))
+        output = output or self.fresh(hint)
+        op = Op(kind, tuple(inputs), (output,), attributes, name=self.fresh(f"{hint}/{kind}"))
         (self._last if before is None else self._before.setdefault(id(before), [])).append(op)
         self.new_producers[output] = op
         return output
@@ -106,14 +106,14 @@ class Edit:
         axis: int,
         start: int,
         end: int,
-        wanted: str,
+        hint: str,
         *,
         output: str = "",
         before: Op | None = None,
     ) -> str:
         """Add a Slice of one axis."""
         bounds = map(self.ints, (start, end, axis))
-        return self.add("Slice", [value, *bounds], wanted, output=output, before=before)
+        return self.add("Slice", [value, *bounds], hint, output=output, before=before)
 
     def staged(self, op: Op) -> Staged:
         """Return an operator's staged changes, which the caller may modify."""

@@ -20,7 +20,7 @@ from onegru.fusion.graph import GraphSearch
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.lengths import lengths_of
 from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
-from onegru.fusion.nodes.sources import Sliced, Source, source_of_steps, step_before
+from onegru.fusion.nodes.sources import SlicedSource, Source, source_of_steps, step_before
 
 
 def replace_cells(graph: GraphSearch) -> dict[str, str]:
@@ -310,7 +310,7 @@ class _NodeOfChain:
         self.inputs = [
             self._source([cell.inputs[n] for cell in self.cells]) for n in range(len(self.cells[0].inputs))
         ]
-        self.reverse = next((item.step for item in self.inputs if isinstance(item, Sliced)), 1) < 0
+        self.reverse = next((item.step for item in self.inputs if isinstance(item, SlicedSource)), 1) < 0
         in_time = slice(None, None, -1 if self.reverse else 1)
         self.states = [cell.output for cell in self.cells][in_time]
         self.duplicates = [item.duplicate for item in chain][in_time]

@@ -51,7 +51,7 @@ def least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
         try:
             if isinstance(call.operator, Slice):
                 selections = (call.operator.selections(call) or {}).items()
-                reach = {axis: max(item.first + item.count, -item.first) for axis, item in selections}
+                reach = {axis: max(item.first + item.size, -item.first) for axis, item in selections}
             elif op.kind == "Gather" and (index := call.constant(1)) is not None and index.size:
                 reach = {call.axis(0): max(int(index.max()) + 1, -int(index.min()))}
         except (UnknownOpError, *BROKEN):

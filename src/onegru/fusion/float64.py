@@ -34,12 +34,12 @@ class Float64Values(EvaluatedValues):
         given: Mapping[str, Array],
         constants: dict[str, Array | None],
         outer: Float64Values | None = None,
-        rounding: Callable[[Array], Array] | None = None,
+        add_noise: Callable[[Array], Array] | None = None,
     ) -> None:
         super().__init__(flow, given, outer)
         self.constants = constants
         # Changes each float result, as rounding does.
-        self.rounding: Callable[[Array], Array] | None = rounding if outer is None else outer.rounding
+        self.add_noise: Callable[[Array], Array] | None = add_noise if outer is None else outer.add_noise
         self.outermost: Float64Values = self if outer is None else outer.outermost
         self.is_finite = True  # whether no operator has returned infinity or NaN
 
@@ -61,8 +61,8 @@ class Float64Values(EvaluatedValues):
         else:
             raise UnknownOpError(f"{op.kind} is not a known operator")
         self.outermost.is_finite &= all(np.isfinite(item).all() for item in found if item.dtype.kind == "f")
-        rounding = self.rounding
-        return [rounding(item) if item.dtype.kind == "f" else item for item in found] if rounding else found
+        noisy = self.add_noise
+        return [noisy(item) if item.dtype.kind == "f" else item for item in found] if noisy else found
 
 
 def as_float64(array: Array) -> Array:

@@ -64,15 +64,15 @@ class _Substitution:
         result = constant(0)
         for monomial, coefficient in p.terms.items():
             term = constant(coefficient)
-            for number in monomial:
-                term = self.algebra.multiply(term, self._atom(number))
+            for atom_id in monomial:
+                term = self.algebra.multiply(term, self._atom(atom_id))
             result = add(result, term)
         return result
 
     # without circles, because atoms depend only on older atoms
-    @memoized("_known", if_circular=lambda _, number: constant(0))
-    def _atom(self, number: int) -> Polynomial:
-        atom = self.algebra.atoms[number]
+    @memoized("_known", if_circular=lambda _, atom_id: constant(0))
+    def _atom(self, atom_id: int) -> Polynomial:
+        atom = self.algebra.atoms[atom_id]
         return self.value(atom.view) if atom.kind == "value" else self._function(atom)
 
     def _function(self, atom: Atom) -> Polynomial:

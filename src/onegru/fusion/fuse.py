@@ -50,7 +50,7 @@ def _fuse_body(graph: GraphSearch, op: Op, body: Flow, location: str) -> None:
             return
         _fuse(GraphSearch(body, graph.search))
         return
-    exprs = Expressions(body, graph.search.algebra, loop.indices, loop.slices)
+    exprs = Expressions(body, graph.search.algebra, loop.indices, loop.sliced)
     try:
         replace_loop(graph, loop, exprs, location)
     except MissError as error:

@@ -31,7 +31,7 @@ class GraphSearch:
     def emitter(self, location: str, dtype: str) -> Emitter:
         """Return an emitter for new operators."""
         emitter = Emitter(self.flow, f"onegru/{location}", self.search.names, dtype, self.new_ops.known)
-        emitter.has_lengths, emitter.opset = self.search.has_lengths, self.search.opset
+        emitter.allows_lengths, emitter.opset = self.search.allows_lengths, self.search.opset
         emitter.indices = self.exprs.indices
         return emitter
 

@@ -162,12 +162,14 @@ class _Comparison:
     def _values(self, given: Mapping[str, Array], ops: Sequence[Op], noise: float = 0.0) -> Float64Values:
         """Run operators; with noise, inputs and results change randomly, like rounding."""
 
-        def rounded(array: Array) -> Array:
+        def add_noise(array: Array) -> Array:
             return array * (1 + noise * self.rng.uniform(-1, 1, array.shape))
 
         if noise:
-            given = {name: rounded(item) if item.dtype.kind == "f" else item for name, item in given.items()}
-        values = Float64Values(self.flow, given, self.constants, rounding=rounded if noise else None)
+            given = {
+                name: add_noise(item) if item.dtype.kind == "f" else item for name, item in given.items()
+            }
+        values = Float64Values(self.flow, given, self.constants, add_noise=add_noise if noise else None)
         with np.errstate(all="ignore"):
             for op in ops:
                 if op.bodies and self.run_loop is not None:
@@ -193,17 +195,17 @@ class _Comparison:
                 allowed = max(allowed, cancelled, _TINY)
             apart = np.where(np.isfinite(a), _distance(a, b), 0)
             if np.any(apart > allowed):
-                rounding = self._rounding(given, name, _NOISE_FLOAT64 if is_float64 else _NOISE)
-                is_sure = rounding <= 0.1 * (apart if is_float64 else allowed)
+                moved = self._moved_by_noise(given, name, _NOISE_FLOAT64 if is_float64 else _NOISE)
+                is_sure = moved <= 0.1 * (apart if is_float64 else allowed)
                 if not is_float64:
-                    is_sure &= apart > self._rounding(given, name, _NOISE_FLOAT32)
+                    is_sure &= apart > self._moved_by_noise(given, name, _NOISE_FLOAT32)
                 apart = apart[is_sure & (apart > allowed)]
                 if apart.size:
                     words = "is float64 and would differ" if is_float64 else "would differ"
                     return f"{name!r} {words} by {np.max(apart):.3g}"
         return ""
 
-    def _rounding(self, given: Mapping[str, Array], name: str, noise: float) -> Array:
+    def _moved_by_noise(self, given: Mapping[str, Array], name: str, noise: float) -> Array:
         """Return how far a value moves if all inputs and results have noise."""
         noisy = [self._values(given, self.old, noise) for _ in range(_NOISY_RUNS)]
         exact = self._values(given, self.old)[name]

@@ -60,7 +60,7 @@ class Search:
     fused: list[Fused] = field(default_factory=list)  # the recurrences that were replaced
     near_misses: list[NearMiss] = field(default_factory=list)  # those that were not fused
     refuted: int = 0  # matches that the numeric check rejected; the algebra should have rejected each of them
-    has_lengths: bool = True  # whether all runtimes of the file honour the node's lengths
+    allows_lengths: bool = True  # whether all runtimes of the file honour the node's lengths
     opset: int = EVERY_OPSET  # the ONNX opset
     # the kinds of operators, in addition to nodes, that can be written to the file; None for all
     writes: Collection[str] | None = None

@@ -26,7 +26,7 @@ from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.hoist import Hoist, computed_ahead
 from onegru.fusion.nodes.lengths import lengths_of
 from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
-from onegru.fusion.nodes.sources import Sliced, Source, loop_source, source_views
+from onegru.fusion.nodes.sources import SlicedSource, Source, loop_source, source_views
 
 
 def replace_loop(graph: GraphSearch, loop: Loop, exprs: Expressions, location: str) -> None:
@@ -39,7 +39,7 @@ def replace_loop(graph: GraphSearch, loop: Loop, exprs: Expressions, location: s
             raise
         # Values that need no state can be computed before the loop. They are not analyzed, except for W and
         # masks.
-        less = Expressions(loop.body, graph.search.algebra, loop.indices, exprs.slices)
+        less = Expressions(loop.body, graph.search.algebra, loop.indices, exprs.sliced)
         less.boundaries |= ahead
         with suppress(MissError):
             _LoopReplacement(graph, loop, less, location).replace()
@@ -52,7 +52,7 @@ def _is_needed(exprs: Expressions, name: str) -> bool:
     found = exprs.definition(name)
     if found is None:
         return False
-    atoms = [exprs.algebra.atoms[number] for number in found.atoms()]
+    atoms = [exprs.algebra.atoms[atom_id] for atom_id in found.atoms()]
     is_sum = all(len(monomial) <= 1 for monomial in found.terms)
     kinds = {atom.kind for atom in atoms}
     return (is_sum and "matmul" in kinds <= {"matmul", "value"}) or all(atom.is_bool for atom in atoms)
@@ -160,8 +160,8 @@ class _LoopReplacement:
             return False
         renamed: Polynomial = Polynomial({})
         for monomial, coefficient in first.terms.items():
-            numbers = tuple(sorted(after[0] if n == before[0] else n for n in monomial))
-            renamed = add(renamed, Polynomial({numbers: coefficient}))
+            atom_ids = tuple(sorted(after[0] if n == before[0] else n for n in monomial))
+            renamed = add(renamed, Polynomial({atom_ids: coefficient}))
         return before[0] in first.atoms() and same(renamed, second)
 
     def _is_last(self, item: Carried, other: Carried) -> bool:
@@ -221,7 +221,7 @@ class _LoopReplacement:
     def _inputs(self, cell: Cell, *, through_reversals: bool) -> tuple[tuple[Source, ...], bool, View | None]:
         """Return the sources of x, whether the steps are reversed, and the lengths in their mask."""
         inputs = tuple(self._source(view, through_reversals) for view in cell.inputs)
-        reverse = next((source.step for source in inputs if isinstance(source, Sliced)), 1) < 0
+        reverse = next((source.step for source in inputs if isinstance(source, SlicedSource)), 1) < 0
         if len(cell.masks) != 1:
             return inputs, reverse, None
         lengths = lengths_of(self.exprs, cell.masks, reverse, self.loop.count)
@@ -248,7 +248,7 @@ class _LoopReplacement:
             if earlier.name in self.states:
                 Y, reverse = self.states[earlier.name]
                 states = View(Y, (0, ROWS, COLUMNS), earlier.coordinates)
-                return Sliced(states, 0, 0, None, -1 if reverse else 1)
+                return SlicedSource(states, 0, 0, None, -1 if reverse else 1)
         found = loop_source(self.exprs, view, self.loop.count, through_reversals)
         if found is not None:
             return found
@@ -292,7 +292,7 @@ class _LoopReplacement:
         if shape is None:
             raise MissError("the shape of its collected values is unknown")
         steps = emitter.shape(Y)[0]
-        whole = list(shape) if entry.is_kept else [*shape[: entry.axis], steps, *shape[entry.axis :]]
+        whole = list(shape) if entry.keeps_axis else [*shape[: entry.axis], steps, *shape[entry.axis :]]
         whole[entry.axis] = steps
         emitter.flow.set_shape(entry.name, tuple(whole))
         place_stack(emitter, Y, entry.name, entry.axis)
@@ -312,10 +312,10 @@ class _LoopReplacement:
         constants: dict[str, Array | None] = {}
         for iteration in range(count):
             inner = Float64Values(loop.body, state, constants, values)
-            for name, source in loop.slices.items():
+            for name, source in loop.sliced.items():
                 position = iteration if source.step > 0 else count - 1 - iteration
                 selected = np.take(values[source.name], [position], source.axis)
-                inner[name] = selected if source.is_kept else selected.squeeze(source.axis)
+                inner[name] = selected if source.keeps_axis else selected.squeeze(source.axis)
             for name, index in loop.indices.items():
                 if name in loop.body.inputs and name not in state:
                     inner[name] = np.array(index.base + index.sign * iteration, np.int64)
@@ -330,7 +330,7 @@ class _LoopReplacement:
         values.update((name, values[initial]) for name, initial in loop.unchanged.items())
         for entry in loop.collected:
             if arrays := kept.get(entry.name):
-                put = np.concatenate if entry.is_kept else np.stack
+                put = np.concatenate if entry.keeps_axis else np.stack
                 values[entry.name] = put(arrays[:: entry.step], entry.axis)
 
     def _needed_ops(self) -> list[Op]:

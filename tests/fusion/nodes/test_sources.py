@@ -9,7 +9,7 @@ import pytest
 from onegru.dataflow.view import View
 from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.nodes.sources import Sliced, Stacked, source_of_steps, step_before
+from onegru.fusion.nodes.sources import SlicedSource, StackedSource, source_of_steps, step_before
 from tests.support.models.fusing import Net, flow
 
 
@@ -38,7 +38,7 @@ def slices(
 )
 def test_slices_in_order(order: list[int], start: int, step: int, split: bool) -> None:
     found = source_of_steps(*slices(order, split=split))
-    assert isinstance(found, Sliced)
+    assert isinstance(found, SlicedSource)
     assert (found.view.name, found.axis, found.start, found.count, found.step) == (
         "x",
         0,
@@ -50,17 +50,17 @@ def test_slices_in_order(order: list[int], start: int, step: int, split: bool) -
 
 @pytest.mark.parametrize("order", [[0, 2, 1], [0, 2, 4], [1, 1, 1], [0, 1, 3]])
 def test_slices_in_another_order(order: list[int]) -> None:
-    assert isinstance(source_of_steps(*slices(order)), Stacked)
+    assert isinstance(source_of_steps(*slices(order)), StackedSource)
 
 
 def test_what_is_turned_round_is_read_from_before() -> None:
     found = source_of_steps(*slices([0, 1, 2, 3, 4], turned=True))
-    assert isinstance(found, Sliced)
+    assert isinstance(found, SlicedSource)
     assert (found.view.name, found.start, found.step) == ("x", 0, -1)
 
 
 def test_one_step_is_a_value() -> None:
-    assert isinstance(source_of_steps(*slices([2])), Stacked)
+    assert isinstance(source_of_steps(*slices([2])), StackedSource)
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
+class SlicedInput:
     """Value outside the loop, with a slice for each iteration."""
 
     name: str  # the value
     axis: int  # the time axis
     step: int  # 1, or -1 if the first iteration reads the last slice
-    is_kept: bool  # whether the slice keeps the time axis, with size 1
+    keeps_axis: bool  # whether the slice keeps the time axis, with size 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Collected:
     name: str  # the name outside the loop; "" if unused
     axis: int  # the time axis
     step: int  # 1, or -1 if the first iteration writes the last slice
-    is_kept: bool  # whether the slice keeps the time axis, with size 1
+    keeps_axis: bool  # whether the slice keeps the time axis, with size 1
 
 
 @dataclass(eq=False, slots=True)
@@ -53,7 +53,7 @@ class Loop:
     op: Op  # the operator
     body: Flow  # its body
     carried: list[Carried]  # the values that iterations pass on, except unchanged ones
-    slices: dict[str, Slices]  # the sliced values, by the body's input
+    sliced: dict[str, SlicedInput]  # the sliced values, by the body's input
     collected: list[Collected]  # the collected values
     # final values of unchanged ones: the value outside the loop, by the output's name
     unchanged: dict[str, str] = field(default_factory=dict)
@@ -81,10 +81,10 @@ def simplify(flow: Flow, loop: Loop) -> Loop:
                 else tuple(b if isinstance(b, int) else a for a, b in zip(shape, stated, strict=True))
             )
             body.set_shape(item.before, before)
-    for inner, source in loop.slices.items():
+    for inner, source in loop.sliced.items():
         outer = flow.shape(source.name)
         if outer is not None:
-            one = (1,) if source.is_kept else ()
+            one = (1,) if source.keeps_axis else ()
             body.set_shape(inner, (*outer[: source.axis], *one, *outer[source.axis + 1 :]))
             if (dtype := flow.dtype(source.name)) is not None:
                 body.set_dtype(inner, dtype)

@@ -10,7 +10,7 @@ from onegru.dataflow.loops.loop import (
     Carried,
     Collected,
     Loop,
-    Slices,
+    SlicedInput,
     always_starts,
     condition_count,
     conjuncts,
@@ -63,13 +63,13 @@ class LoopPorts:
 def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     """Return a loop whose number of iterations is known before it runs; None for others."""
     body, ports = op.bodies["body"], op.attributes["ports"]
-    slices: dict[str, Slices] = {}
-    for outer, inner, cut in ports.slices:
+    sliced: dict[str, SlicedInput] = {}
+    for outer, inner, spec in ports.slices:
         name, shape = op.inputs[outer], flow.shape(op.inputs[outer])
-        step = cut.step(shape)
-        if step is None or shape is None or not 0 <= cut.axis < len(shape):
+        step = spec.step(shape)
+        if step is None or shape is None or not 0 <= spec.axis < len(shape):
             return None
-        slices[body.inputs[inner]] = Slices(name, cut.axis, step, True)
+        sliced[body.inputs[inner]] = SlicedInput(name, spec.axis, step, keeps_axis=True)
     last = {body.resolve(body.outputs[inner]): op.outputs[outer] for outer, inner in ports.last}
     carried, written = [], []
     for outer, before, inner in ports.merged:
@@ -86,15 +86,15 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     if any(is_used(flow, name) for name in last.values()):
         return None
     collected = []
-    for outer, inner, cut in ports.collected:
+    for outer, inner, spec in ports.collected:
         name, shape = body.outputs[inner], body.shape(body.outputs[inner])
-        step = cut.step(None)
-        if shape is None or not 0 <= cut.axis < len(shape) or shape[cut.axis] != 1 or step is None:
+        step = spec.step(None)
+        if shape is None or not 0 <= spec.axis < len(shape) or shape[spec.axis] != 1 or step is None:
             if is_used(flow, op.outputs[outer]):
                 return None
             continue
-        collected.append(Collected(name, op.outputs[outer], cut.axis, step, True))
-    loop = simplify(flow, Loop(op, body, carried, slices, collected))
+        collected.append(Collected(name, op.outputs[outer], spec.axis, step, keeps_axis=True))
+    loop = simplify(flow, Loop(op, body, carried, sliced, collected))
     iteration = body.inputs[ports.iterations[0]] if ports.iterations else ""
     loop.indices = find_indices(loop, iteration)
     loop.body.set_indices(loop.indices)
@@ -103,8 +103,8 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
         trips = flow.as_sizes(op.inputs[0])
         if trips is None or len(trips) != 1 or ports.condition is None:
             return None
-        is_open = isinstance(trips[0], int) and trips[0] < 0  # only the condition ends it
-        counts.append(condition_count(flow, loop, body.outputs[ports.condition]) if is_open else trips[0])
+        is_endless = isinstance(trips[0], int) and trips[0] < 0  # only the condition ends it
+        counts.append(condition_count(flow, loop, body.outputs[ports.condition]) if is_endless else trips[0])
     if len(set(counts)) != 1 or counts[0] is None:
         return None
     loop.count = counts[0]
@@ -142,7 +142,7 @@ def _add_written(loop: Loop, flow: Flow, array: str, name: str, update: Op) -> b
     size = shape[axis] if shape is not None and axis < len(shape) else None
     row, index = loop.body.resolve(update.inputs[2]), loop.body.resolve(update.inputs[1])
     if size == loop.count and loop.indices.get(index) == LoopIndex(1, 0):
-        loop.collected.append(Collected(row, name, axis, 1, True))
+        loop.collected.append(Collected(row, name, axis, 1, keeps_axis=True))
     elif size == 1 and loop.body.as_sizes(index) == (0,):
         loop.carried.append(Carried(array, "", row, name))
     else:
@@ -153,7 +153,7 @@ def _add_written(loop: Loop, flow: Flow, array: str, name: str, update: Op) -> b
 def takes_parts(flow: Flow, op: Op) -> bool:
     """Whether an iteration reads more than a slice of some input, or some slices are unused."""
     slices = op.attributes["ports"].slices if "ports" in op.attributes else ()
-    return any(cut.step(flow.shape(op.inputs[outer])) is None for outer, _, cut in slices)
+    return any(spec.step(flow.shape(op.inputs[outer])) is None for outer, _, spec in slices)
 
 
 def is_used(flow: Flow, name: str) -> bool:
@@ -173,7 +173,7 @@ def _may_equal(first: Shape | None, second: Shape | None) -> bool:
 
 def _counts(flow: Flow, loop: Loop) -> list[Size]:
     found: list[Size] = []
-    for item in loop.slices.values():
+    for item in loop.sliced.values():
         shape = flow.shape(item.name)
         if shape is not None:
             found.append(shape[item.axis])

@@ -8,7 +8,7 @@ from onegru.dataflow.loops.loop import (
     Carried,
     Collected,
     Loop,
-    Slices,
+    SlicedInput,
     always_starts,
     condition_count,
     find_indices,
@@ -42,7 +42,7 @@ def _read_loop(flow: Flow, op: Op) -> Loop | None:
         for item in zip(initial, body.inputs[2:], body.outputs[1 : states + 1], outputs[:states], strict=True)
     ]
     collected = [
-        Collected(inner, name, 0, 1, False)
+        Collected(inner, name, 0, 1, keeps_axis=False)
         for inner, name in zip(body.outputs[states + 1 :], outputs[states:], strict=True)
     ]
     loop = simplify(flow, Loop(op, body, carried, {}, collected))
@@ -79,7 +79,7 @@ def _read_scan(flow: Flow, op: Op) -> Loop | None:
         return [int(item) for item in op.attributes.get(name, ())] or [0] * number
 
     axes, directions = details("scan_input_axes", count), details("scan_input_directions", count)
-    slices: dict[str, Slices] = {}
+    sliced: dict[str, SlicedInput] = {}
     size: Size | None = None
     for name, inner, axis, backwards in zip(
         op.inputs[states:], body.inputs[states:], axes, directions, strict=True
@@ -87,7 +87,7 @@ def _read_scan(flow: Flow, op: Op) -> Loop | None:
         shape = flow.shape(name)
         if shape is None:
             return None
-        slices[inner] = Slices(name, axis % len(shape), -1 if backwards else 1, False)
+        sliced[inner] = SlicedInput(name, axis % len(shape), -1 if backwards else 1, keeps_axis=False)
         size = shape[axis] if size is None or isinstance(shape[axis], int) else size
     number = len(body.outputs) - states
     axes, directions = details("scan_output_axes", number), details("scan_output_directions", number)
@@ -99,11 +99,11 @@ def _read_scan(flow: Flow, op: Op) -> Loop | None:
         if axis < 0 and shape is None:
             return None
         outer_axis = axis % (len(shape) + 1) if shape is not None else axis
-        collected.append(Collected(inner, name, outer_axis, -1 if backwards else 1, False))
-    loop = simplify(flow, Loop(op, body, carried, slices, collected, count=size))
+        collected.append(Collected(inner, name, outer_axis, -1 if backwards else 1, keeps_axis=False))
+    loop = simplify(flow, Loop(op, body, carried, sliced, collected, count=size))
     loop.indices = find_indices(loop, "")
     body.set_indices(loop.indices)
-    if not slices:
+    if not sliced:
         return None
     _shape_outputs(flow, loop)
     return loop
@@ -118,7 +118,7 @@ def _shape_outputs(flow: Flow, loop: Loop) -> None:
             found[item.last] = shape
     for entry in loop.collected:
         shape = loop.body.shape(entry.inner)
-        if entry.name and shape is not None and loop.count is not None and not entry.is_kept:
+        if entry.name and shape is not None and loop.count is not None and not entry.keeps_axis:
             found[entry.name] = (*shape[: entry.axis], loop.count, *shape[entry.axis :])
     changed = {name: shape for name, shape in found.items() if flow.shape(name) != shape}
     for name, shape in changed.items():

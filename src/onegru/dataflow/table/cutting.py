@@ -44,7 +44,7 @@ class Selection(NamedTuple):
     """Indices that an operator selects from one axis."""
 
     first: int  # negative if it counts from the end of an axis of unknown size
-    count: int  # -1 for all of an axis of unknown size
+    size: int  # their number; -1 for all of an axis of unknown size
     step: int
 
 
@@ -173,7 +173,7 @@ class Slice(Reversing):
                 sizes[axis] = f"{call.op.outputs[0]}#{axis % len(sizes)}"
             return tuple(sizes)
         for axis, selection in selections.items():
-            sizes[axis] = selection.count if selection.count >= 0 else sizes[axis]
+            sizes[axis] = selection.size if selection.size >= 0 else sizes[axis]
         return tuple(sizes)
 
     def as_sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:

@@ -66,10 +66,10 @@ class Window(Operator):
         pads = [0] * (2 * spatial) if auto == "VALID" else call.numbers("pads") or [0] * (2 * spatial)
         sizes: list[Size] = [call.shape()[0], self.channels(call)]
         for k, (size, whole, stride) in enumerate(zip(window, call.shape()[2:], strides, strict=True)):
-            is_open = stride != 1 and (not isinstance(whole, int) or call.get("ceil_mode"))
+            is_unknown = stride != 1 and (not isinstance(whole, int) or call.get("ceil_mode"))
             is_ambiguous = self.window == "pool" and auto.startswith("SAME") and dilations[k] != 1
             named = f"{call.op.outputs[0]}#{k + 2}"
-            if not isinstance(size, int) or is_open or is_ambiguous:
+            if not isinstance(size, int) or is_unknown or is_ambiguous:
                 sizes.append(named)
             elif auto.startswith("SAME"):
                 sizes.append(-(-whole // stride) if isinstance(whole, int) else whole)

@@ -155,8 +155,8 @@ class GruLayers(Builder):
     def _typed_constant(self, name: str) -> Array | None:
         return typed_constant(self.flow, name) if name else None
 
-    def _new(self, what: str, shape: Shape | None = None) -> str:
-        name = self.fresh(what)
+    def _new(self, hint: str, shape: Shape | None = None) -> str:
+        name = self.fresh(hint)
         if shape is not None:
             self.flow.set_shape(name, shape)
         return name

@@ -36,15 +36,15 @@ class Activations:
 
     def __init__(self, algebra: Algebra, is_float64: bool) -> None:
         self.algebra = algebra
-        self.rounding = CLOSE if is_float64 else _NEAR_FLOAT32
+        self.tolerance = CLOSE if is_float64 else _NEAR_FLOAT32
 
     def find(self, p: Polynomial) -> FoundActivation | None:
         """Return a polynomial as an activation; None if it is not one."""
         terms = [(m, scalar(item)) for m, item in p.terms.items() if m]
         if (signs := self._signs_of_units(p)) is not None:  # sigmoid(-q) is 1 - sigmoid(q)
-            (number,) = p.atoms()
+            (atom_id,) = p.atoms()
             return FoundActivation(
-                Activation("Sigmoid"), scale(self.algebra.atoms[number].arguments[0], signs)
+                Activation("Sigmoid"), scale(self.algebra.atoms[atom_id].arguments[0], signs)
             )
         if len(terms) != 1 or len(terms[0][0]) != 1 or terms[0][1] is None:
             return self._affine(p)
@@ -62,7 +62,7 @@ class Activations:
             return None
         k, base = terms[0][1], p.constant
         pairs = ((np.abs(k), np.ones_like(k)), (base, (1 - k) / 2))
-        is_choice = all(np.allclose(a, b, 0, self.rounding) for a, b in pairs)
+        is_choice = all(np.allclose(a, b, 0, self.tolerance) for a, b in pairs)
         return np.sign(k) if is_choice and self.algebra.atoms[terms[0][0][0]].kind == "Sigmoid" else None
 
     def _of_atom(self, atom: Atom, k: float, base: float) -> FoundActivation | None:
@@ -93,7 +93,7 @@ class Activations:
             case "Clip" if low == 0 and near(base, 0) and near(k, 1):
                 return FoundActivation(Activation("Relu"), q, clip=high)
             case "Clip" if near(low, -high):
-                return FoundActivation.of("Affine", one_atom(atom.number), k, base)
+                return FoundActivation.of("Affine", one_atom(atom.id), k, base)
             case "LeakyRelu" if near(base, 0) and k > 0:
                 return FoundActivation.of("LeakyRelu", scale(q, k), atom.parameters[0])
         row = ACTIVATIONS.get(atom.kind)
@@ -107,7 +107,7 @@ class Activations:
         return single[1] if single is not None and self._clip_value(q) is not None and single[1] > 0 else None
 
     def _affine(self, p: Polynomial) -> FoundActivation | None:
-        kinds = {self.algebra.atoms[number].kind for number in p.atoms()}
+        kinds = {self.algebra.atoms[atom_id].kind for atom_id in p.atoms()}
         # A gate's argument is a sum of matmuls; the candidate's argument also contains the reset gate.
         return FoundActivation(Activation("Affine", 1.0, 0.0), p) if "matmul" in kinds else None
 
@@ -127,7 +127,7 @@ class Activations:
 
     def _is_linear(self, monomial: Monomial) -> bool:
         """Whether a product consists of matmuls, perhaps clipped."""
-        return all(self.algebra.atoms[number].kind in ("matmul", "Clip") for number in monomial)
+        return all(self.algebra.atoms[atom_id].kind in ("matmul", "Clip") for atom_id in monomial)
 
     def _clip_value(self, q: Polynomial) -> float | None:
         """Return the clip value of a polynomial with a symmetric Clip as its only atom; else None."""
@@ -163,4 +163,4 @@ class Activations:
 
     def _near(self, a: float, b: float) -> bool:
         """Whether two numbers are equal except for rounding; infinity only equals itself."""
-        return a == b or abs(a - b) <= self.rounding * max(abs(a), abs(b)) < np.inf
+        return a == b or abs(a - b) <= self.tolerance * max(abs(a), abs(b)) < np.inf

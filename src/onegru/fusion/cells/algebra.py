@@ -43,7 +43,7 @@ class Matrix:
 class Atom:
     """A factor of a product."""
 
-    number: int  # the unique number of the atom
+    id: int  # its position in `Algebra.atoms`
     kind: str  # "value", "matmul", or the name of a function
     view: Any = None  # the view of a value, or of the input of a matmul
     arguments: tuple[Polynomial, ...] = ()  # the arguments of a function, or the input row of a matmul
@@ -62,7 +62,7 @@ class Atom:
 class Algebra:
     """The atoms of an analysis, without duplicates."""
 
-    atoms: list[Atom] = field(default_factory=list)  # all atoms, by number
+    atoms: list[Atom] = field(default_factory=list)  # all atoms, by id
     # digests of constants' contents, by `id(array)`; the array is stored so that no other gets its id
     digests: dict[int, tuple[Array, str]] = field(default_factory=dict)
     # atoms whose arguments consist of the same products, perhaps with other coefficients
@@ -75,8 +75,8 @@ class Algebra:
 
     def values(self, polynomials: Iterable[Polynomial]) -> frozenset[str]:
         """Return the names of the values that polynomials depend on."""
-        numbers = {number for p in polynomials for number in p.atoms()}
-        return frozenset().union(*(self.atoms[number].values for number in numbers))
+        atom_ids = {atom_id for p in polynomials for atom_id in p.atoms()}
+        return frozenset().union(*(self.atoms[atom_id].values for atom_id in atom_ids))
 
     def value(self, key: Hashable, view: Any, name: str, is_bool: bool = False) -> Polynomial:
         """Return the atom for columns of a model's value."""
@@ -99,11 +99,11 @@ class Algebra:
         similar = self._similar.setdefault(key, [])
         for atom in similar:
             if all(same(a, b) for a, b in zip(atom.arguments, arguments, strict=True)):
-                return one_atom(atom.number)
+                return one_atom(atom.id)
         details.setdefault("values", self.values(arguments))
         similar.append(Atom(len(self.atoms), kind, arguments=arguments, **details))
         self.atoms.append(similar[-1])
-        return one_atom(similar[-1].number)
+        return one_atom(similar[-1].id)
 
     # Arithmetic
 
@@ -127,15 +127,13 @@ class Algebra:
 
     def _joined(self, a: Monomial, b: Monomial) -> Monomial:
         """Return the product of two monomials; the square of a Boolean is the Boolean."""
-        numbers = sorted((*a, *b))
-        if len(numbers) > _MOST_FACTORS:
+        atom_ids = sorted((*a, *b))
+        if len(atom_ids) > _MOST_FACTORS:
             raise UnknownOpError
-        kept = [
-            number
-            for index, number in enumerate(numbers)
-            if not (index and numbers[index - 1] == number and self.atoms[number].is_bool)
-        ]
-        return tuple(kept)
+        pairs = zip([None, *atom_ids], atom_ids, strict=False)
+        return tuple(
+            atom_id for before, atom_id in pairs if before != atom_id or not self.atoms[atom_id].is_bool
+        )
 
     def divide(self, p: Polynomial, q: Polynomial) -> Polynomial:
         """Return p / q, element-wise."""
@@ -151,7 +149,7 @@ class Algebra:
             high = add(constant(1), low, -1.0)  # factor·e^x / (1 + factor·e^x)
             result = Polynomial({})
             for monomial, coefficient in p.terms.items():
-                rest = tuple(number for number in monomial if number != atom.number)
+                rest = tuple(atom_id for atom_id in monomial if atom_id != atom.id)
                 if len(monomial) - len(rest) > 1:
                     raise UnknownOpError
                 part = scale(low, 1 / base) if len(rest) == len(monomial) else scale(high, 1 / base / factor)
@@ -306,8 +304,8 @@ class Algebra:
     def inner_atoms(self, *polynomials: Polynomial) -> Iterable[int]:
         """Return the atoms of polynomials and of their functions' arguments."""
         return reachable(
-            [number for p in polynomials for number in p.atoms()],
-            lambda number: [inner for p in self.atoms[number].arguments for inner in p.atoms()],
+            [atom_id for p in polynomials for atom_id in p.atoms()],
+            lambda atom_id: [inner for p in self.atoms[atom_id].arguments for inner in p.atoms()],
         )
 
 

@@ -68,7 +68,7 @@ class Cell:
 
     def computes_as(self, other: Cell, *, is_float64: bool, from_zero: bool = False) -> bool:
         """Whether two cells are the same function of x and h; with `from_zero`, of x with h = 0."""
-        rounding = CLOSE if is_float64 else _PARAMETER_TOLERANCE
+        tolerance = CLOSE if is_float64 else _PARAMETER_TOLERANCE
         shifts = [abs(item.parameters[1]) for item in self.activations if item.name == "HardSigmoid"]
         slack = 0.0, 0.0, CLOSE * max(shifts, default=0.0), 0.0  # biases cancel a hard sigmoid's beta
         forms = zip(self._normal(from_zero), other._normal(from_zero), slack, strict=True)
@@ -80,7 +80,7 @@ class Cell:
             and self.spec_attention == other.spec_attention
             and self.inverts_attention == other.inverts_attention
             and [mask.is_off for mask in self.masks] == [mask.is_off for mask in other.masks]
-            and all(a.shape == b.shape and np.allclose(a, b, rounding, c) for a, b, c in forms)
+            and all(a.shape == b.shape and np.allclose(a, b, tolerance, c) for a, b, c in forms)
         )
 
     def _normal(self, from_zero: bool) -> list[Array]:

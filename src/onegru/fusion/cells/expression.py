@@ -81,7 +81,7 @@ class Expressions(Matmuls):
         return constant(selected[0] if columns else selected[0, 0])
 
     def _by_operator(self, view: View) -> Polynomial:
-        if view.name in self.slices:
+        if view.name in self.sliced:
             return self.polynomial(self.slice_of(view))
         op = self.flow.find_producer(view.name)
         if op is None or op.kind not in _RULES:
@@ -193,7 +193,7 @@ def _where(exprs: Expressions, op: Op, view: View) -> Polynomial:
     m = exprs.polynomial(condition)
     if same(p, q):
         return p
-    if m.is_constant or not all(exprs.algebra.atoms[number].is_bool for number in m.atoms()):
+    if m.is_constant or not all(exprs.algebra.atoms[atom_id].is_bool for atom_id in m.atoms()):
         raise UnknownOpError
     return add(exprs.algebra.multiply(m, add(p, q, -1.0)), q)
 

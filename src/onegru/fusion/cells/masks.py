@@ -15,15 +15,15 @@ def split_masks(algebra: Algebra, keep: Polynomial, state: str) -> tuple[Polynom
     """Split the factor of the old state into masks of whole steps and the update gate's part."""
     share = add(constant(1), keep, -1.0)  # of the candidate
     masks: list[Mask] = []
-    for number in sorted(share.atoms()):
-        atom = algebra.atoms[number]
+    for atom_id in sorted(share.atoms()):
+        atom = algebra.atoms[atom_id]
         if not atom.is_bool or atom.kind != "value" or state in atom.values:
             continue
-        if_zero = Polynomial({m: item for m, item in share.terms.items() if number not in m})
+        if_zero = Polynomial({m: item for m, item in share.terms.items() if atom_id not in m})
         if_one = if_zero
         for m, item in share.terms.items():
-            if number in m:
-                if_one = add(if_one, Polynomial({drop(m, number): item}))
+            if atom_id in m:
+                if_one = add(if_one, Polynomial({drop(m, atom_id): item}))
         if not if_zero.terms:
             masks.append(Mask(atom.view, is_off=False))
             share = if_one
@@ -57,5 +57,5 @@ def is_new_state(exprs: Expressions, cell: Cell, name: str) -> bool:
 
 
 def _has_zero(exprs: Expressions, monomial: Monomial) -> bool:
-    atoms = (exprs.algebra.atoms[number] for number in monomial)
+    atoms = (exprs.algebra.atoms[atom_id] for atom_id in monomial)
     return any(atom.kind == "value" and exprs.flow.fill_value(atom.view.name) == 0 for atom in atoms)

@@ -15,9 +15,9 @@ from onegru.fusion.cells.activation import Activations, FoundActivation
 from onegru.fusion.cells.algebra import Algebra, Atom
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
+from onegru.fusion.cells.gate_sums import GateSum, join_inputs
 from onegru.fusion.cells.layer import layer_cell
 from onegru.fusion.cells.masks import split_masks
-from onegru.fusion.cells.parts import GateArgument, join_inputs
 from onegru.fusion.cells.polynomial import (
     CLOSE,
     Monomial,
@@ -42,8 +42,8 @@ def find_cell(exprs: Expressions, name: str) -> Cell | None:
     if view is None or p is None:
         return None
     miss: MissError | None = None
-    for number in sorted(p.atoms()):
-        atom = exprs.algebra.atoms[number]
+    for atom_id in sorted(p.atoms()):
+        atom = exprs.algebra.atoms[atom_id]
         if atom.kind != "value" or not _is_whole(atom.view, view.width):
             continue
         try:
@@ -77,25 +77,25 @@ class _ResetAndCandidate(NamedTuple):
     """The reset gate, with its argument and the argument of the candidate."""
 
     r: FoundActivation
-    r_part: GateArgument
-    n_part: GateArgument
+    r_sum: GateSum
+    n_sum: GateSum
 
 
 class _Matcher:
     """The search for a cell with one new state and one old state."""
 
-    def __init__(self, exprs: Expressions, name: str, width: int, state: Atom) -> None:
+    def __init__(self, exprs: Expressions, name: str, hidden_size: int, state: Atom) -> None:
         self.algebra: Algebra = exprs.algebra
         self.name = name
         self.is_float64 = exprs.flow.dtype(name) == "float64"
         self.activations = Activations(exprs.algebra, self.is_float64)
-        self.width = width
+        self.hidden_size = hidden_size
         self.state = state
-        self.h = one_atom(state.number)
+        self.h = one_atom(state.id)
 
-    def depends(self, number: int) -> bool:
+    def depends(self, atom_id: int) -> bool:
         """Whether an atom depends on the state."""
-        return self.state.view.name in self.algebra.atoms[number].values
+        return self.state.view.name in self.algebra.atoms[atom_id].values
 
     def match(self, p: Polynomial) -> Cell | None:
         """Return the cell with the new state p; None if p is no sum of the old state and a candidate."""
@@ -106,12 +106,12 @@ class _Matcher:
         keep, masks = split_masks(self.algebra, keep, self.state.view.name)
         z, attention, is_inverted, variant = self._update_gate(keep)
         n = self._activation(candidate, "the candidate")
-        for gate, what in ((z, "its update gate"), (n, "its candidate")):
+        for gate, subject in ((z, "its update gate"), (n, "its candidate")):
             if gate.factor != 1.0:  # only the reset gate's factor can move into R
-                raise MissError(f"{what} is {gate.factor:.15g} times {gate.function}")
-        z_part = self._linear(z.argument, "the update gate")
-        r, r_part, n_part = self._reset_and_candidate(n.argument, z)
-        parts = [z_part, r_part, n_part]
+                raise MissError(f"{subject} is {gate.factor:.15g} times {gate.function}")
+        z_sum = self._gate_sum(z.argument, "the update gate")
+        r, r_sum, n_sum = self._reset_and_candidate(n.argument, z)
+        gate_sums = [z_sum, r_sum, n_sum]
         if r.function != z.function:
             raise MissError(f"its gates are {z.function} and {r.function}; must be the same function")
         for gate in (z, n):
@@ -121,9 +121,11 @@ class _Matcher:
         if not r.clip == n.clip == z.clip:
             raise MissError("its activations have different clip values")
         self._check_numbers(z, r, n)
-        inputs, W, shared = join_inputs(self.algebra, self.width, parts)
-        R = np.concatenate([part.R for part in parts])
-        B = np.concatenate([*(part.bias for part in parts), np.zeros(2 * self.width), n_part.inner_bias])
+        inputs, W, shared = join_inputs(self.algebra, self.hidden_size, gate_sums)
+        R = np.concatenate([gate_sum.R for gate_sum in gate_sums])
+        B = np.concatenate(
+            [*(gate_sum.bias for gate_sum in gate_sums), np.zeros(2 * self.hidden_size), n_sum.inner_bias]
+        )
         return Cell(
             self.name,
             self.state.view,
@@ -132,7 +134,7 @@ class _Matcher:
             R,
             B,
             (z.function, n.function),
-            r_part.linear_before_reset,
+            r_sum.linear_before_reset,
             z.clip,
             attention,
             is_inverted,
@@ -151,13 +153,13 @@ class _Matcher:
 
     def _blend(self, p: Polynomial) -> tuple[Polynomial, Polynomial] | None:
         """Return the factor of the old state, and the candidate: p = keep∘h + (1 - keep)∘candidate."""
-        number, algebra = self.state.number, self.algebra
-        rest = Polynomial({m: item for m, item in p.terms.items() if number not in m})
-        keep = quotient(Polynomial({m: item for m, item in p.terms.items() if number in m}), number)
+        atom_id, algebra = self.state.id, self.algebra
+        rest = Polynomial({m: item for m, item in p.terms.items() if atom_id not in m})
+        keep = quotient(Polynomial({m: item for m, item in p.terms.items() if atom_id in m}), atom_id)
         if keep is not None and keep.is_constant:
             return None
         if keep is None:
-            if any(n != number and self.depends(n) for m in p.terms if number in m for n in m):
+            if any(n != atom_id and self.depends(n) for m in p.terms if atom_id in m for n in m):
                 raise MissError("it squares its old state")
             return None
         if not any(map(self.depends, keep.atoms() | rest.atoms())):
@@ -186,61 +188,65 @@ class _Matcher:
         whole = find(keep)
         if whole is not None and whole.function.name != "Affine":
             return _UpdateGate(whole)
-        for number in sorted(keep.atoms()):
-            atom = self.algebra.atoms[number]
-            if atom.kind != "value" or self.depends(number) or (atom.view.has_columns and self.width > 1):
+        for atom_id in sorted(keep.atoms()):
+            atom = self.algebra.atoms[atom_id]
+            if (
+                atom.kind != "value"
+                or self.depends(atom_id)
+                or (atom.view.has_columns and self.hidden_size > 1)
+            ):
                 continue
-            # keep is without + a∘part
-            without = Polynomial({m: item for m, item in keep.terms.items() if number not in m})
-            part = Polynomial({drop(m, number): item for m, item in keep.terms.items() if number in m})
-            if any(monomial.count(number) > 1 for monomial in keep.terms):
+            # keep is without_a + a∘with_a
+            without_a = Polynomial({m: item for m, item in keep.terms.items() if atom_id not in m})
+            with_a = Polynomial({drop(m, atom_id): item for m, item in keep.terms.items() if atom_id in m})
+            if any(monomial.count(atom_id) > 1 for monomial in keep.terms):
                 continue
-            if not without.terms and (found := find(part)) is not None:
+            if not without_a.terms and (found := find(with_a)) is not None:
                 return _UpdateGate(found, atom.view, True)
-            if same(without, scale(part, -1.0)) and (found := find(without)) is not None:
+            if same(without_a, scale(with_a, -1.0)) and (found := find(without_a)) is not None:
                 return _UpdateGate(found, atom.view)
-            rest = add(constant(1), part)  # 1 - a·(1 - z) = 1 - a + a·z
-            if same(without, constant(1)) and (found := find(rest)) is not None:
+            rest = add(constant(1), with_a)  # 1 - a·(1 - z) = 1 - a + a·z
+            if same(without_a, constant(1)) and (found := find(rest)) is not None:
                 return _UpdateGate(found, atom.view, variant="dien")
-            if same(add(without, part), constant(1)) and (found := find(without)) is not None:
+            if same(add(without_a, with_a), constant(1)) and (found := find(without_a)) is not None:
                 return _UpdateGate(found, atom.view, True, "dien")
         if whole is not None:
             return _UpdateGate(whole)
         raise MissError("its update gate is not one of the activations of a GRU")
 
-    def _activation(self, p: Polynomial, what: str) -> FoundActivation:
+    def _activation(self, p: Polynomial, subject: str) -> FoundActivation:
         found = self.activations.find(p)
         if found is None:
-            raise MissError(f"{what} is not one of the activations of a GRU")
+            raise MissError(f"{subject} is not one of the activations of a GRU")
         return found
 
     # Sums of matmuls
 
-    def _linear(self, q: Polynomial, what: str) -> GateArgument:
+    def _gate_sum(self, q: Polynomial, subject: str) -> GateSum:
         """Return the parameters of a gate's argument."""
-        part = GateArgument(self.width)
+        gate_sum = GateSum(self.hidden_size)
         for monomial, coefficient in q.terms.items():
-            if not self._add_term(part, monomial, coefficient):
-                raise MissError(f"{what} is not a function of a sum of products with x and h")
-        return part
+            if not self._add_term(gate_sum, monomial, coefficient):
+                raise MissError(f"{subject} is not a function of a sum of products with x and h")
+        return gate_sum
 
-    def _add_term(self, part: GateArgument, monomial: Monomial, coefficient: Array) -> bool:
+    def _add_term(self, gate_sum: GateSum, monomial: Monomial, coefficient: Array) -> bool:
         """Add a term to a gate; return False if it is neither a matmul with x or h nor a bias."""
         if not monomial:
-            part.bias = part.bias + np.broadcast_to(coefficient, self.width)
+            gate_sum.bias = gate_sum.bias + np.broadcast_to(coefficient, self.hidden_size)
             return True
         if not any(map(self.depends, monomial)):
-            part.x[monomial] = coefficient
+            gate_sum.x[monomial] = coefficient
             return True
         if len(monomial) > 1:
             return False
         atom = self.algebra.atoms[monomial[0]]
-        if atom.number == self.state.number:
-            part.R = part.R + np.diag(np.broadcast_to(coefficient, self.width))
+        if atom.id == self.state.id:
+            gate_sum.R = gate_sum.R + np.diag(np.broadcast_to(coefficient, self.hidden_size))
             return True
         if atom.kind != "matmul" or not same(atom.arguments[0], self.h):
             return False
-        part.R = part.R + (atom.weights() * coefficient).T
+        gate_sum.R = gate_sum.R + (atom.weights() * coefficient).T
         return True
 
     def _reset_and_candidate(self, q: Polynomial, z: FoundActivation) -> _ResetAndCandidate:
@@ -248,25 +254,25 @@ class _Matcher:
         after = self._reset_after(q, z)
         if after is not None:
             return after
-        part, reset = GateArgument(self.width), None
+        gate_sum, reset = GateSum(self.hidden_size), None
         for monomial, coefficient in q.terms.items():
             if self._is_matmul_of_gated_state(monomial):
                 atom = self.algebra.atoms[monomial[0]]
-                gate = quotient(atom.arguments[0], self.state.number)
+                gate = quotient(atom.arguments[0], self.state.id)
                 if gate is None or (reset is not None and not same(gate, reset)):
                     raise MissError("the candidate's matmul is not with r∘h")
                 reset = gate
-                part.R = part.R + (atom.weights() * coefficient).T
-            elif not self._add_term(part, monomial, coefficient):
+                gate_sum.R = gate_sum.R + (atom.weights() * coefficient).T
+            elif not self._add_term(gate_sum, monomial, coefficient):
                 raise MissError("the candidate is not a function of a sum of products with x and r∘h")
             elif monomial and self.depends(monomial[0]):
                 raise MissError("its candidate uses the state without a reset gate")
         if reset is None:
-            words = "its candidate does not use the state" if not part.R.any() else "it has no reset gate"
+            words = "its candidate does not use the state" if not gate_sum.R.any() else "it has no reset gate"
             raise MissError(words)
         r = self._reset_gate(reset, z)
-        part.R = part.R * r.factor
-        return _ResetAndCandidate(r, self._linear(r.argument, "the reset gate"), part)
+        gate_sum.R = gate_sum.R * r.factor
+        return _ResetAndCandidate(r, self._gate_sum(r.argument, "the reset gate"), gate_sum)
 
     def _reset_gate(self, reset: Polynomial, z: FoundActivation) -> FoundActivation:
         """Return the reset gate, if possible as a multiple of the update gate's function."""
@@ -303,14 +309,14 @@ class _Matcher:
 
     def _reset_after(self, q: Polynomial, z: FoundActivation) -> _ResetAndCandidate | None:
         """Return both gates for a term r∘(h·R + b); None if there is no such term."""
-        factors = {number for monomial in q.terms if len(monomial) > 1 for number in monomial}
+        factors = {atom_id for monomial in q.terms if len(monomial) > 1 for atom_id in monomial}
         matmuls = sorted(filter(self._is_matmul_of_state, factors))
         if not matmuls:
             return None
         if len(matmuls) == 1:
             return self._reset_after_of(q, z, matmuls)
         miss: MissError | None = None
-        for chosen in (matmuls, *([number] for number in matmuls)):
+        for chosen in (matmuls, *([atom_id] for atom_id in matmuls)):
             try:
                 return self._reset_after_of(q, z, chosen)
             except MissError as error:
@@ -318,27 +324,27 @@ class _Matcher:
         assert miss is not None
         raise miss
 
-    def _is_matmul_of_state(self, number: int) -> bool:
+    def _is_matmul_of_state(self, atom_id: int) -> bool:
         """Whether an atom is a matmul of h."""
-        atom = self.algebra.atoms[number]
+        atom = self.algebra.atoms[atom_id]
         return atom.kind == "matmul" and same(atom.arguments[0], self.h)
 
     def _reset_after_of(self, q: Polynomial, z: FoundActivation, matmuls: list[int]) -> _ResetAndCandidate:
         reset: Polynomial | None = None
-        R = np.zeros((self.width, self.width))
+        R = np.zeros((self.hidden_size, self.hidden_size))
         rest = q
-        for number in matmuls:
-            share = Polynomial({drop(m, number): item for m, item in q.terms.items() if number in m})
+        for atom_id in matmuls:
+            share = Polynomial({drop(m, atom_id): item for m, item in q.terms.items() if atom_id in m})
             if reset is not None and not same(share, reset):
                 raise MissError("matmuls with h have different reset gates")
             reset = share
-            R = R + self.algebra.atoms[number].weights().T
-            term = self.algebra.multiply(share, one_atom(number))
+            R = R + self.algebra.atoms[atom_id].weights().T
+            term = self.algebra.multiply(share, one_atom(atom_id))
             rest = add(rest, term, -1.0)
         assert reset is not None
         r = self._reset_gate(reset, z)
         # The rest is a sum without h, and the reset gate times a bias.
-        inner = np.zeros(self.width)
+        inner = np.zeros(self.hidden_size)
         gates = {n for n in reset.atoms() if self.depends(n)}
         lead = next((m for m in sorted(reset.terms, key=lambda m: (len(m), m)) if set(m) & gates), None)
         if lead is None:
@@ -346,14 +352,14 @@ class _Matcher:
         if not np.all(reset.terms[lead]):
             raise MissError("the reset gate of a unit does not depend on the state")
         if lead in rest.terms:
-            inner = np.broadcast_to(rest.terms[lead] / reset.terms[lead], self.width)
+            inner = np.broadcast_to(rest.terms[lead] / reset.terms[lead], self.hidden_size)
             rest = add(rest, scale(reset, inner), -1.0)
-        part = GateArgument(self.width)
+        gate_sum = GateSum(self.hidden_size)
         for monomial, coefficient in rest.terms.items():
             if any(map(self.depends, monomial)):
                 raise MissError("its candidate uses the state outside the reset gate's matmul")
-            self._add_term(part, monomial, coefficient)
-        part.R, part.inner_bias = R * r.factor, inner * r.factor
-        gate_part = self._linear(r.argument, "the reset gate")
-        gate_part.linear_before_reset = True
-        return _ResetAndCandidate(r, gate_part, part)
+            self._add_term(gate_sum, monomial, coefficient)
+        gate_sum.R, gate_sum.inner_bias = R * r.factor, inner * r.factor
+        r_sum = self._gate_sum(r.argument, "the reset gate")
+        r_sum.linear_before_reset = True
+        return _ResetAndCandidate(r, r_sum, gate_sum)

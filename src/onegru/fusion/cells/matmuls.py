@@ -85,9 +85,9 @@ class Matmuls(Views):
 
     def _size_source(self, flow: Flow, name: str, axis: int) -> tuple[str | None, int]:
         """Return the value and axis that determine an axis's size; None if there is no single value."""
-        if name in self.slices:
-            source = self.slices[name]
-            return source.name, axis + (axis >= source.axis and not source.is_kept)
+        if name in self.sliced:
+            source = self.sliced[name]
+            return source.name, axis + (axis >= source.axis and not source.keeps_axis)
         op = flow.producers.get(name)
         if op is None or op.kind not in _MOVE_OR_CUT:
             return flow.aliases.get(name), axis
@@ -171,9 +171,9 @@ class Matmuls(Views):
     def _matmul(self, view: View, matrix: Matrix) -> Polynomial:
         """Return the matmul of a view with a matrix."""
         p = self.polynomial(view)
-        kinds = {self.algebra.atoms[number].kind for number in p.atoms()}
+        kinds = {self.algebra.atoms[atom_id].kind for atom_id in p.atoms()}
         gated = set.intersection(*map(set, p.terms)) if p.terms else set()  # r∘h, if r has several terms
-        is_gated = any(self.algebra.atoms[number].kind == "value" for number in gated)
+        is_gated = any(self.algebra.atoms[atom_id].kind == "value" for atom_id in gated)
         is_input = ("matmul" in kinds or len(p.terms) > 3) and not is_gated
         if p.is_constant:
             row = np.broadcast_to(p.constant, view.width)
@@ -225,7 +225,7 @@ class Matmuls(Views):
             atom = self.algebra.atoms[single[0]]
             is_value = atom.kind == "value" and atom.view.has_columns
             if is_value and self._rows_of(atom.view) == self._rows_of(view):  # the coefficient stays outside
-                return scale(self.algebra.matmul(one_atom(atom.number), matrix, atom.view), single[1])
+                return scale(self.algebra.matmul(one_atom(atom.id), matrix, atom.view), single[1])
         return self.algebra.matmul(p, matrix, view if is_whole else None)
 
     def _rows_of(self, view: View) -> list[Size]:

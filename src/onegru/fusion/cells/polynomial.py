@@ -21,7 +21,7 @@ MOST_TERMS = 48
 #: The largest relative difference of equal coefficients that are computed in two ways in float64.
 CLOSE = 1e-13
 
-#: The numbers of a product's atoms, in ascending order.
+#: The ids of a product's atoms, in ascending order.
 Monomial = tuple[int, ...]
 CONSTANT: Monomial = ()
 
@@ -43,8 +43,8 @@ class Polynomial:
         return all(not monomial for monomial in self.terms)
 
     def atoms(self) -> set[int]:
-        """Return the numbers of all atoms."""
-        return {number for monomial in self.terms for number in monomial}
+        """Return the ids of all atoms."""
+        return {atom_id for monomial in self.terms for atom_id in monomial}
 
     def single(self) -> tuple[int, float] | None:
         """Return the atom and its coefficient, if the polynomial is one atom times a number."""
@@ -82,9 +82,9 @@ def constant(value: float | Array) -> Polynomial:
     return Polynomial({CONSTANT: array} if np.any(array) else {})
 
 
-def one_atom(number: int) -> Polynomial:
+def one_atom(atom_id: int) -> Polynomial:
     """Return a polynomial that is one atom."""
-    return Polynomial({(number,): np.ones(())})
+    return Polynomial({(atom_id,): np.ones(())})
 
 
 def add(p: Polynomial, q: Polynomial, factor: float = 1.0) -> Polynomial:
@@ -103,26 +103,26 @@ def add(p: Polynomial, q: Polynomial, factor: float = 1.0) -> Polynomial:
     return _checked(terms)
 
 
-def drop(monomial: Monomial, number: int) -> Monomial:
+def drop(monomial: Monomial, atom_id: int) -> Monomial:
     """Return a monomial without an atom."""
-    return tuple(item for item in monomial if item != number)
+    return tuple(other for other in monomial if other != atom_id)
 
 
 def divided(monomial: Monomial, factor: Monomial) -> Monomial | None:
     """Return a monomial divided by another; None if it is not divisible."""
     left = list(monomial)
-    for number in factor:
-        if number not in left:
+    for atom_id in factor:
+        if atom_id not in left:
             return None
-        left.remove(number)
+        left.remove(atom_id)
     return tuple(left)
 
 
-def quotient(p: Polynomial, number: int) -> Polynomial | None:
+def quotient(p: Polynomial, atom_id: int) -> Polynomial | None:
     """Return p / atom; None unless every term contains the atom exactly once."""
-    if any(monomial.count(number) != 1 for monomial in p.terms):
+    if any(monomial.count(atom_id) != 1 for monomial in p.terms):
         return None
-    return Polynomial({drop(monomial, number): item for monomial, item in p.terms.items()})
+    return Polynomial({drop(monomial, atom_id): item for monomial, item in p.terms.items()})
 
 
 def scale(p: Polynomial, factor: float | Array) -> Polynomial:

@@ -9,7 +9,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.loops.loop import Slices
+from onegru.dataflow.loops.loop import SlicedInput
 from onegru.dataflow.operator import LoopIndex, Op, Shape
 from onegru.dataflow.table import Call, UnknownOpError, operator_of
 from onegru.dataflow.table.making import broadcast_view
@@ -26,7 +26,7 @@ class Views:
     flow: Flow
     algebra: Algebra  # the atoms of the analysis
     indices: Mapping[str, LoopIndex] = field(default_factory=dict)  # the iteration indices of a loop's body
-    slices: Mapping[str, Slices] = field(default_factory=dict)  # the sliced values, by the body's input
+    sliced: Mapping[str, SlicedInput] = field(default_factory=dict)  # the sliced values, by the body's input
 
     def whole(self, name: str) -> View | None:
         """Return a view of the whole last axis of a value, in all rows; None if its size is unknown."""
@@ -37,9 +37,9 @@ class Views:
 
     def slice_of(self, view: View) -> View:
         """Return the view of the value outside the loop that an iteration reads a slice of."""
-        source = self.slices[view.name]
+        source = self.sliced[view.name]
         index = LoopIndex(1, 0) if source.step > 0 else LoopIndex(-1, -1, -1)  # from the end of the axis
-        after = view.roles[source.axis + source.is_kept :]
+        after = view.roles[source.axis + source.keeps_axis :]
         return View(source.name, (*view.roles[: source.axis], index, *after), view.coordinates)
 
     def sources(self, op: Op, view: View) -> list[tuple[Array, View]] | None:

@@ -14,7 +14,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import EVERY_OPSET, LoopIndex, Shape, Size
 from onegru.dataflow.view import COLUMNS, ROWS, STEPS, View
 from onegru.fusion.cells.cell import MissError
-from onegru.fusion.nodes.sources import Sliced, Source
+from onegru.fusion.nodes.sources import SlicedSource, Source
 
 #: The first opsets with these operators, including integers and broadcasting.
 _SINCE = {"Expand": 8, "Max": 8, "Min": 8, "Less": 9, "Where": 9, "Range": 11}
@@ -31,7 +31,7 @@ class Emitter(Builder):
         self.dtype = dtype
         self.constants: dict[str, Array] = {}  # new constants, which are not in the flow yet
         self.known: ChainMap[Hashable, str] = ChainMap({}, known if known is not None else {})
-        self.has_lengths = True  # whether nodes may have lengths
+        self.allows_lengths = True  # whether nodes may have lengths
         self.opset = EVERY_OPSET
         self.indices: Mapping[str, LoopIndex] = {}  # iteration indices of the enclosing loop
 
@@ -39,7 +39,7 @@ class Emitter(Builder):
         self,
         kind: str,
         inputs: Sequence[str],
-        what: str,
+        hint: str,
         shape: Shape | None = None,
         output: str = "",
         **attributes: Any,
@@ -50,25 +50,25 @@ class Emitter(Builder):
         key = kind, tuple(inputs), tuple(sorted(attributes.items()))
         if not output and key in self.known:
             return self.known[key]
-        self.known[key] = super().op(kind, inputs, what, shape, output, **attributes)
+        self.known[key] = super().op(kind, inputs, hint, shape, output, **attributes)
         return self.known[key]
 
-    def name_of(self, what: str, output: str) -> str:
+    def name_of(self, hint: str, output: str) -> str:
         """Return the name of a new operator."""
-        return self.fresh(what)
+        return self.fresh(hint)
 
-    def constant(self, what: str, array: Array) -> str:
+    def constant(self, hint: str, array: Array) -> str:
         """Add a constant; numeric constants stay float64 until a file is written."""
-        name = self.fresh(what)
+        name = self.fresh(hint)
         self.constants[name] = array
         self.flow.set_dtype(name, self.dtype if array.dtype == np.float64 else array.dtype.name)
         return name
 
-    def small(self, what: str, array: Array) -> str:
+    def small(self, hint: str, array: Array) -> str:
         """Return a constant of a few numbers, which may exist."""
-        key = what, array.tobytes(), self.dtype if array.dtype == np.float64 else ""
+        key = hint, array.tobytes(), self.dtype if array.dtype == np.float64 else ""
         if key not in self.known:
-            self.known[key] = self.constant(what, array)
+            self.known[key] = self.constant(hint, array)
         return self.known[key]
 
     def number(self, value: float) -> str:
@@ -82,7 +82,7 @@ class Emitter(Builder):
         except LookupError as error:
             raise MissError(str(error)) from error
 
-    def rows(self, view: View, what: str, time: int | None = None) -> str:
+    def rows(self, view: View, hint: str, time: int | None = None) -> str:
         """Return a view as [rows, columns], or [time, rows, columns]."""
         value, roles, coordinates = view.name, list(view.roles), view.coordinates
         shape = self.shape(value)
@@ -94,9 +94,9 @@ class Emitter(Builder):
             if axis == time or isinstance(role, str):
                 continue
             if isinstance(role, LoopIndex):
-                value = self._iteration_slice(value, role, axis, what)
+                value = self._iteration_slice(value, role, axis, hint)
             else:
-                value = self.gather(value, role, axis, what)
+                value = self.gather(value, role, axis, hint)
             del roles[axis]
             time = time - 1 if time is not None and axis < time else time
         if time is not None:
@@ -105,25 +105,25 @@ class Emitter(Builder):
         order = [axis for kind in _ORDER for axis in range(len(roles)) if roles[axis] == kind]
         kept = [axis for axis in order if not (roles[axis] == ROWS and shape[axis] == 1)]
         # A Reshape cannot also have a dynamic number of steps.
-        is_open = time is not None and isinstance(shape[roles.index(STEPS)], str)
-        if kept != sorted(kept) or (is_open and order != sorted(order)):
-            value = self.transpose(value, order, what)
+        is_dynamic = time is not None and isinstance(shape[roles.index(STEPS)], str)
+        if kept != sorted(kept) or (is_dynamic and order != sorted(order)):
+            value = self.transpose(value, order, hint)
             roles, shape = [roles[axis] for axis in order], self.shape(value)
         counts = list(map(roles.count, _ORDER))
         sizes = tuple(int(size) for size, role in zip(shape, roles, strict=True) if role == COLUMNS)
         width = int(np.prod(sizes))
         wanted = list(_ORDER if time is not None else _ORDER[1:])
         if roles != wanted:
-            value = self._flat(value, roles, counts, width, what)
+            value = self._flat(value, roles, counts, width, hint)
         columns = np.ravel_multi_index(tuple(coordinates), sizes) if sizes else np.zeros(1, int)
         if not np.array_equal(columns, np.arange(width)):
             axis = len(wanted) - 1
-            indices = self.constant(f"{what}_columns", columns.astype(np.int64))
+            indices = self.constant(f"{hint}_columns", columns.astype(np.int64))
             shape = (*self.shape(value)[:axis], len(columns))
-            value = self.op("Gather", [value, indices], what, shape, axis=axis)
+            value = self.op("Gather", [value, indices], hint, shape, axis=axis)
         return value
 
-    def _iteration_slice(self, value: str, index: LoopIndex, axis: int, what: str) -> str:
+    def _iteration_slice(self, value: str, index: LoopIndex, axis: int, hint: str) -> str:
         """Return the slice that an iteration of the enclosing loop reads."""
         name = next((name for name, known in self.indices.items() if known == index), None)
         if name is None or self.flow.shape(name) is None:
@@ -131,21 +131,21 @@ class Emitter(Builder):
         if self.shape(name):
             name = self.op("Reshape", [name, self.ints()], "index", ())
         shape = self.shape(value)
-        return self.op("Gather", [value, name], what, (*shape[:axis], *shape[axis + 1 :]), axis=axis)
+        return self.op("Gather", [value, name], hint, (*shape[:axis], *shape[axis + 1 :]), axis=axis)
 
-    def _flat(self, value: str, roles: list[Any], counts: list[int], width: int, what: str) -> str:
+    def _flat(self, value: str, roles: list[Any], counts: list[int], width: int, hint: str) -> str:
         """Reshape to [time,] one axis of rows and one axis of columns."""
         shape = self.shape(value)
         times, rows, columns = counts
         if rows <= 1 and columns <= 1 and roles == sorted(roles, key=_ORDER.index):
             missing = [times] if not rows else []
             missing += [times + 1] if not columns else []
-            return self.unsqueeze(value, missing, what)
+            return self.unsqueeze(value, missing, hint)
         fixed = [size for size, role in zip(shape, roles, strict=True) if role == ROWS]
         many = [size for size in fixed if size != 1]
         if len(many) == 1 and columns == 1 and roles == sorted(roles, key=_ORDER.index):
             axes = [axis for axis, role in enumerate(roles) if role == ROWS and shape[axis] == 1]
-            return self.squeeze(value, axes, what)
+            return self.squeeze(value, axes, hint)
         count: Size = -1
         known: list[int] = [size for size in fixed if isinstance(size, int)]
         if len(known) == len(fixed):
@@ -163,22 +163,22 @@ class Emitter(Builder):
         steps_of = [size for size, role in zip(shape, roles, strict=True) if role == STEPS]
         result = (*steps_of, rows_name, width)
         numbers = [size for size in target if isinstance(size, int)]
-        return self.op("Reshape", [value, self.ints(*numbers)], what, result)
+        return self.op("Reshape", [value, self.ints(*numbers)], hint, result)
 
-    def sequence(self, source: Source, what: str, reverse: bool) -> str:
+    def sequence(self, source: Source, hint: str, reverse: bool) -> str:
         """Return the inputs of all steps as [time, rows, columns], in time order."""
-        if isinstance(source, Sliced):
+        if isinstance(source, SlicedSource):
             view = source.view
             value = view.name
             if source.count is not None:
-                value = self.cut(value, source.axis, source.start, source.count, what)
-            value = self.rows(view.renamed(value), what, source.axis)
-            return self.reverse(value, 0, what) if (source.step < 0) != reverse else value
+                value = self.cut(value, source.axis, source.start, source.count, hint)
+            value = self.rows(view.renamed(value), hint, source.axis)
+            return self.reverse(value, 0, hint) if (source.step < 0) != reverse else value
         views = source.views[::-1] if reverse else source.views
-        values = [self.unsqueeze(self.rows(view, what), [0], what) for view in views]
+        values = [self.unsqueeze(self.rows(view, hint), [0], hint) for view in views]
         if len(values) == 1:
             return values[0]
-        return self.op("Concat", values, what, (len(values), *self.shape(values[0])[1:]), axis=0)
+        return self.op("Concat", values, hint, (len(values), *self.shape(values[0])[1:]), axis=0)
 
     def shaped(self, value: str, name: str, shape: Shape) -> None:
         """Give [rows, columns] the shape and name of a replaced value."""

@@ -44,12 +44,12 @@ def add_lengths(emitter: Emitter, view: View, X: str) -> str:
     if not most:
         shape = emitter.op("Shape", [X], "X_shape", (3,))
         most = emitter.op("Slice", [shape, emitter.ints(0), emitter.ints(1), emitter.ints(0)], "steps", (1,))
-    none = emitter.ints(0)
+    zero = emitter.ints(0)
     dtype = "int64" if emitter.opset >= _INTEGER_MAX else "float64"
     if dtype == "float64":
-        none, most = (emitter.op("Cast", [name], "sequence_lens", (1,), dtype=dtype) for name in (none, most))
+        zero, most = (emitter.op("Cast", [name], "sequence_lens", (1,), dtype=dtype) for name in (zero, most))
     wide = emitter.op("Cast", [rows], "sequence_lens", (B,), dtype=dtype)
-    least = emitter.op("Max", [wide, none], "sequence_lens", (B,))
+    least = emitter.op("Max", [wide, zero], "sequence_lens", (B,))
     bounded = emitter.op("Min", [least, most], "sequence_lens", (B,))
     return emitter.op("Cast", [bounded], "sequence_lens", (B,), dtype="int32")
 

@@ -14,7 +14,7 @@ from onegru.dataflow.table.cutting import Slice
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.nodes.emit import Emitter
-from onegru.fusion.nodes.sources import Sliced, slice_step
+from onegru.fusion.nodes.sources import SlicedSource, slice_step
 
 
 class _Value(NamedTuple):
@@ -47,7 +47,7 @@ class Hoist:
         self.step = 0  # 1 if the iterations are in order, -1 if they are reversed; 0 if unknown
         self._known: dict[str, _Value] = {}
 
-    def source(self, view: View) -> Sliced:
+    def source(self, view: View) -> SlicedSource:
         """Return the source of a value that iterations compute."""
         axes = [axis for axis, role in enumerate(view.roles) if isinstance(role, LoopIndex)]
         if axes and self.emitter.shape(view.name)[axes[0]] != self.loop.count:
@@ -55,7 +55,7 @@ class Hoist:
         if axes:
             raise MissError("the slices are in another order")
         value = self.repeated(self.outside(view.name))
-        return Sliced(View(value, (0, *view.roles), view.coordinates), 0, 0, None, self.step)
+        return SlicedSource(View(value, (0, *view.roles), view.coordinates), 0, 0, None, self.step)
 
     def outside(self, name: str) -> _Value:
         """Return a value of the body, computed outside the loop."""
@@ -80,7 +80,7 @@ class Hoist:
         op = self.body.producers.get(name)
         if op is None or op.bodies or not (operator_of(op.kind).computes or op.kind == "Shape"):
             return ""
-        if name in self._known or name in self.loop.slices:
+        if name in self._known or name in self.loop.sliced:
             return ""
         if self.body.constant(name) is not None or self._slice_index(op) is not None:
             return ""
@@ -122,9 +122,9 @@ class Hoist:
 
     def _base(self) -> str:
         """Return the first value that iterations read in slices."""
-        for name in (*self.loop.slices, *(name for op in self.body.ops for name in op.outputs)):
+        for name in (*self.loop.sliced, *(name for op in self.body.ops for name in op.outputs)):
             op = self.body.producers.get(name)
-            if name in self.loop.slices or (op is not None and self._slice_index(op) is not None):
+            if name in self.loop.sliced or (op is not None and self._slice_index(op) is not None):
                 return self.outside(name).name
         raise MissError("it reads no slices")
 
@@ -138,21 +138,21 @@ class Hoist:
             fixed = self.emitter.constant("constant", array)
             self.emitter.flow.set_shape(fixed, array.shape)
             return _Value(fixed, False)
-        if name in self.loop.slices:
-            source = self.loop.slices[name]
-            return _Value(self._all_slices(source.name, source.axis, source.step, source.is_kept), True)
+        if name in self.loop.sliced:
+            source = self.loop.sliced[name]
+            return _Value(self._all_slices(source.name, source.axis, source.step, source.keeps_axis), True)
         op = self.body.find_producer(name)
         if op is None and name in self.loop.indices:
             return _Value(self._loop_indices(name), True)
         if op is None or op.bodies or not (operator_of(op.kind).computes or op.kind == "Shape"):
             raise MissError(f"{name!r} cannot be computed before the loop")
         if (found := self._slice_index(op)) is not None:
-            axis, index, is_kept = found
+            axis, index, keeps_axis = found
             outer = self.body.resolve(op.inputs[0])
             step = slice_step(index, self.emitter.shape(outer)[axis], self.loop.count)
             if step is None:
                 raise MissError(f"{name!r} is read in another order")
-            return _Value(self._all_slices(outer, axis, step, is_kept), True)
+            return _Value(self._all_slices(outer, axis, step, keeps_axis), True)
         given = [self.outside(item) if item else _Value("", False) for item in op.inputs]
         if not any(item.varies for item in given):
             return self.copy_op(op, [item.name for item in given], (), name)
@@ -175,12 +175,12 @@ class Hoist:
             return None
         return op.attributes.get("axis", 0) % len(shape), index, rank == 1
 
-    def _all_slices(self, name: str, axis: int, step: int, is_kept: bool) -> str:
+    def _all_slices(self, name: str, axis: int, step: int, keeps_axis: bool) -> str:
         """Return a value with the axis of its slices first."""
         self.step = self.step or step
         rest = [index for index in range(len(self.emitter.shape(name))) if index != axis]
         value = self.emitter.transpose(name, (axis, *rest), "slices")
-        value = self.emitter.unsqueeze(value, [axis + 1], "slices") if is_kept else value
+        value = self.emitter.unsqueeze(value, [axis + 1], "slices") if keeps_axis else value
         return value if step == self.step else self.emitter.reverse(value, 0, "slices")
 
     def _loop_indices(self, name: str) -> str:

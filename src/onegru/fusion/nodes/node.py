@@ -14,7 +14,7 @@ from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.gru import add_gru, add_lengths, add_mask, mask_steps
-from onegru.fusion.nodes.sources import Sliced, Source, Stacked
+from onegru.fusion.nodes.sources import SlicedSource, Source, StackedSource
 
 
 @dataclass(eq=False, slots=True)
@@ -74,8 +74,8 @@ def add_node(
     whole, W, mask = X, cell.W, ""
     if any(mask.view.has_columns and cell.hidden_size > 1 for mask in cell.masks):
         raise MissError("its steps are masked unit by unit")
-    has_lengths = recurrence.lengths is not None and may_have_lengths(emitter, cell, requested)
-    if cell.masks and not has_lengths:
+    uses_lengths = recurrence.lengths is not None and may_have_lengths(emitter, cell, requested)
+    if cell.masks and not uses_lengths:
         if recurrence.lengths is not None:
             mask = add_mask(emitter, recurrence.lengths, whole)
         for source, is_off in () if mask else recurrence.masks:
@@ -95,7 +95,7 @@ def add_node(
             scores = emitter.op("Where", [mask, scores, emitter.number(0.0)], "A", shape)
         scores = _with_rows_of(emitter, scores, X, "A")
     lengths = ""
-    if has_lengths and recurrence.lengths is not None:
+    if uses_lengths and recurrence.lengths is not None:
         lengths = add_lengths(emitter, recurrence.lengths, whole)
     state = "" if is_zero(emitter.flow, cell.state.name) else _first_state(emitter, cell.state, whole)
     direction = "reverse" if recurrence.reverse else "forward"
@@ -120,7 +120,7 @@ def _input(new_ops: NewOps, emitter: Emitter, recurrence: Recurrence) -> tuple[s
     parts = [_sequence(new_ops, emitter, source, "X", recurrence.reverse) for source in recurrence.inputs]
     shared = recurrence.cell.shared or [True] * len(parts)
     for index, source in enumerate(recurrence.inputs):
-        view = source.view if isinstance(source, Sliced) else source.views[0]
+        view = source.view if isinstance(source, SlicedSource) else source.views[0]
         if emitter.flow.dtype(view.name) == "bool":
             shape = emitter.shape(parts[index])
             parts[index] = emitter.op("Cast", [parts[index]], "X", shape, dtype=emitter.dtype)
@@ -143,9 +143,9 @@ def _finite(emitter: Emitter, value: str) -> str:
     return value
 
 
-def _sequence(new_ops: NewOps, emitter: Emitter, source: Source, what: str, reverse: bool) -> str:
+def _sequence(new_ops: NewOps, emitter: Emitter, source: Source, hint: str, reverse: bool) -> str:
     """Return the inputs of all steps as [T, B, columns], in time order."""
-    if isinstance(source, Stacked):
+    if isinstance(source, StackedSource):
         names = tuple(view.name for view in source.views)
         stack = new_ops.stacks.get(names[::-1] if reverse else names)
         first = source.views[0]
@@ -153,7 +153,7 @@ def _sequence(new_ops: NewOps, emitter: Emitter, source: Source, what: str, reve
         same = all(view.has_columns_of(first) for view in source.views)
         if stack is not None and whole and same and emitter.shape(stack)[2] == first.width:
             return stack
-    return emitter.sequence(source, what, reverse)
+    return emitter.sequence(source, hint, reverse)
 
 
 def is_zero(flow: Flow, name: str) -> bool:
@@ -167,29 +167,29 @@ def _first_state(emitter: Emitter, view: View, X: str) -> str:
     return _with_rows_of(emitter, value, X, "initial_h")
 
 
-def _with_rows_of(emitter: Emitter, value: str, X: str, what: str) -> str:
+def _with_rows_of(emitter: Emitter, value: str, X: str, role: str) -> str:
     """Expand a value to the batch size of X. Two unknown batch sizes count as equal."""
     rows, (steps, have, width) = emitter.shape(X)[1], emitter.shape(value)
     if isinstance(have, int) and have not in (1, rows):
-        raise MissError(f"its {what} has {have} rows, and x may have another number of rows")
+        raise MissError(f"its {role} has {have} rows, and x may have another number of rows")
     if have == rows or rows == 1 or (isinstance(rows, str) and isinstance(have, str)):
         return value
     one = emitter.ints(1)
     target = emitter.op("Concat", [one, _size(emitter, X, 1, "rows"), one], "shape", (3,), axis=0)
-    return emitter.op("Expand", [value, target], what, (steps, rows, width))
+    return emitter.op("Expand", [value, target], role, (steps, rows, width))
 
 
-def _size(emitter: Emitter, X: str, axis: int, what: str) -> str:
+def _size(emitter: Emitter, X: str, axis: int, hint: str) -> str:
     """Return the size of an axis of X, [1]."""
     shape = emitter.op("Shape", [X], "X_shape", (3,))
     return emitter.op(
-        "Slice", [shape, emitter.ints(axis), emitter.ints(axis + 1), emitter.ints(0)], what, (1,)
+        "Slice", [shape, emitter.ints(axis), emitter.ints(axis + 1), emitter.ints(0)], hint, (1,)
     )
 
 
 def may_have_lengths(emitter: Emitter, cell: Cell, requested: Collection[str]) -> bool:
     """Whether sequence_lens gives the outputs: zeros in the padding, and for empty rows."""
-    if "Y" in requested or not emitter.has_lengths:
+    if "Y" in requested or not emitter.allows_lengths:
         return False
     return "Y_h" not in requested or is_zero(emitter.flow, cell.state.name)
 

@@ -15,7 +15,7 @@ from onegru.fusion.cells.expression import Expressions
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Sliced:
+class SlicedSource:
     """One value; each step reads a slice of it."""
 
     view: View  # the value, with the first step's index as the role of the time axis
@@ -26,13 +26,13 @@ class Sliced:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Stacked:
+class StackedSource:
     """A value for each step."""
 
     views: tuple[View, ...]  # the values, in the order of the steps
 
 
-Source = Sliced | Stacked
+Source = SlicedSource | StackedSource
 
 
 def source_views(exprs: Expressions, view: View) -> list[View]:
@@ -40,7 +40,7 @@ def source_views(exprs: Expressions, view: View) -> list[View]:
     found = [view.renamed(exprs.flow.resolve(view.name))]
     while len(found) < 30:
         last = found[-1]
-        if last.name in exprs.slices:
+        if last.name in exprs.sliced:
             found.append(exprs.slice_of(last))
             continue
         op = exprs.flow.find_producer(last.name)
@@ -57,9 +57,9 @@ def source_views(exprs: Expressions, view: View) -> list[View]:
 def source_of_steps(exprs: Expressions, views: Sequence[View]) -> Source:
     """Return the source of the views that the steps read, one per step."""
     if len(views) == 1:
-        return Stacked(tuple(views))
+        return StackedSource(tuple(views))
     paths = [source_views(exprs, view) for view in views]
-    best: Source = Stacked(tuple(views))
+    best: Source = StackedSource(tuple(views))
     for first in paths[0]:
         others = []
         for other in paths[1:]:
@@ -76,7 +76,7 @@ def source_of_steps(exprs: Expressions, views: Sequence[View]) -> Source:
     return best
 
 
-def _sliced(views: list[View]) -> Sliced | None:
+def _sliced(views: list[View]) -> SlicedSource | None:
     first = views[0]
     if not all(view.has_columns_of(first) for view in views):
         return None
@@ -95,13 +95,13 @@ def _sliced(views: list[View]) -> Sliced | None:
     step = int(indices[1] - indices[0])
     if abs(step) != 1 or np.any(np.diff(indices) != step):
         return None
-    return Sliced(first, axis, int(indices.min()), len(views), step)
+    return SlicedSource(first, axis, int(indices.min()), len(views), step)
 
 
 def step_before(exprs: Expressions, views: tuple[View, View]) -> View | None:
     """Return the input of the step before two steps with these inputs; None if there is none."""
     found = source_of_steps(exprs, views)
-    if not isinstance(found, Sliced):
+    if not isinstance(found, SlicedSource):
         return None
     first = found.start if found.step > 0 else found.start + 1
     index, shape = first - found.step, exprs.flow.shape(found.view.name)
@@ -112,9 +112,11 @@ def step_before(exprs: Expressions, views: tuple[View, View]) -> View | None:
     return replace(found.view, roles=roles)
 
 
-def loop_source(exprs: Expressions, view: View, count: Size | None, through_reversals: bool) -> Sliced | None:
+def loop_source(
+    exprs: Expressions, view: View, count: Size | None, through_reversals: bool
+) -> SlicedSource | None:
     """Return the source of a view if a loop reads all slices of an axis; else None."""
-    best: Sliced | None = None
+    best: SlicedSource | None = None
     for earlier in source_views(exprs, view):
         axes = [axis for axis, role in enumerate(earlier.roles) if isinstance(role, LoopIndex)]
         if len(axes) != 1 or exprs.flow.owner(earlier.name) is exprs.flow:
@@ -125,7 +127,7 @@ def loop_source(exprs: Expressions, view: View, count: Size | None, through_reve
         shape = exprs.flow.shape(earlier.name)
         step = None if shape is None else slice_step(role, shape[axis], count)
         if step is not None:
-            best = Sliced(earlier, axis, 0, None, step)
+            best = SlicedSource(earlier, axis, 0, None, step)
         if best is not None and not (through_reversals and _is_reversal(exprs, earlier.name)):
             break
     return best

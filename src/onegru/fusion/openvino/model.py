@@ -32,13 +32,13 @@ def fuse_ir(
     """Replace the decomposed GRUs of an IR, and loops of cells, by GRUSequence and GRUCell layers."""
     try:
         ir = Ir(path, root, weights)
-        # OpenVINO ignores lengths where sizes are open: see runtimes/known_issues.py.
+        # OpenVINO ignores lengths where sizes are dynamic: see runtimes/known_issues.py.
         search = Search(
             ir.reader.names,
             str(path),
             progress=progress,
             why_not=_why_not,
-            has_lengths=False,
+            allows_lengths=False,
             writes=WRITTEN,
             only_layers=only_layers,
         )
