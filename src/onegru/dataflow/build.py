@@ -104,7 +104,7 @@ class Builder:
         shape = (*shape[:axis], *shape[axis + 1 :])
         return self.op("Gather", [value, self.scalar(index)], hint, shape, output, axis=axis)
 
-    def cut(self, value: str, axis: int, start: int, count: int, hint: str) -> str:
+    def slice(self, value: str, axis: int, start: int, count: int, hint: str) -> str:
         """Return a part of an axis."""
         shape = self.shape(value)
         if shape[axis] == count:

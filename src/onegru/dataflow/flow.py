@@ -101,6 +101,10 @@ class Flow:
             flow, depth = flow.outer, depth + 1
         raise KeyError(op.kind)
 
+    def is_used(self, name: str) -> bool:
+        """Whether this graph uses a value, or has it as an output."""
+        return bool(name) and (name in self.outputs or bool(self.consumers.get(name)))
+
     def free(self) -> set[str]:
         """Return the values that come from enclosing graphs."""
         own = self.producers.keys() | self._constants.keys() | set(self.inputs)

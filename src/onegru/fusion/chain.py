@@ -226,23 +226,24 @@ class _Cells:
 
     def _independent(self, chains: list[list[str]], found: dict[str, _FoundCell]) -> list[list[str]]:
         """Split the chains with inputs that depend on their own states into single cells."""
-        bits = {name: 1 << number for number, chain in enumerate(chains) if len(chain) > 1 for name in chain}
-        upstream: dict[str, int] = {}
-        for op in self.graph.flow.ops if bits else ():
-            held = 0
+        # A set of chains is an integer with a bit for each chain, because each value has such a set.
+        long_chains = enumerate(chain for chain in chains if len(chain) > 1)
+        chain_bits = {name: 1 << number for number, chain in long_chains for name in chain}
+        chains_before: dict[str, int] = {}  # the chains that a value depends on
+        for op in self.graph.flow.ops if chain_bits else ():
+            read = 0
             for name in op.reads():
-                held |= upstream.get(name, 0)
+                read |= chains_before.get(name, 0)
             for name in op.outputs:
-                if own := held | bits.get(name, 0):
-                    upstream[name] = own
+                if before := read | chain_bits.get(name, 0):
+                    chains_before[name] = before
         result: list[list[str]] = []
         for chain in chains:
-            bit = bits.get(chain[0], 0)
             cells = [found[output].cell for output in chain]
             views = [view for cell in cells for view in cell.step_inputs]
             views += [mask.view for cell in cells for mask in cell.masks]
-            apart = any(upstream.get(view.name, 0) & bit for view in views)
-            result += [[output] for output in chain] if apart else [chain]
+            is_circular = any(chains_before.get(view.name, 0) & chain_bits.get(chain[0], 0) for view in views)
+            result += [[output] for output in chain] if is_circular else [chain]
         return result
 
     def replace(self, chain: list[_FoundCell]) -> None:
@@ -260,7 +261,7 @@ class _Cells:
             node = _NodeOfChain(self.graph, emitter, chain, removed)
             if not node.is_used:
                 return True
-            width = node.emit()
+            input_size = node.emit()
             check = self.graph.check_numerically(emitter, last.output)
             if check is None:
                 return False
@@ -268,7 +269,7 @@ class _Cells:
                 self.graph.new_ops.stacks[tuple(node.states)] = node.Y
             form = "chain" if len(chain) > 1 else "cell"
             steps, nodes = len(chain), len(removed)
-            self.graph.note(first, last.output, form, steps, nodes, node.reverse, width, check)
+            self.graph.add_fused(first, last.output, form, steps, nodes, node.reverse, input_size, check)
             return True
         return False
 
@@ -341,7 +342,7 @@ class _NodeOfChain:
         return name in flow.outputs or any(id(op) not in inner for op in flow.consumers.get(name, ()))
 
     def emit(self) -> int:
-        """Add the node, and operators for the values that others use; return the width of x."""
+        """Add the node, and operators for the values that others use; return the input size."""
         emitter, graph = self.emitter, self.graph
         # The last cell's parameters, because the first may lack those that a zero state does not need.
         first = replace(self.cells[-1], state=self.cells[0].state)
@@ -365,13 +366,13 @@ class _NodeOfChain:
             lengths,
             self.reverse,
         )
-        Y, Y_h, zeroed, width = add_node(graph.new_ops, emitter, recurrence, requested)
+        Y, Y_h, zeroed, input_size = add_node(graph.new_ops, emitter, recurrence, requested)
         if "Y" in requested:
             self.Y = Y
         self._connect(self.states, self.state_users, Y, {last: Y_h})
         self._connect(self.duplicates, self.duplicate_users, Y, {})
         self._connect(self.zeroed, self.zeroed_users, zeroed, {})
-        return width
+        return input_size
 
     def _connect(self, order: list[str], users: _Users, Y: str, known: dict[str, str]) -> None:
         """Add operators that compute the used values from Y, except `known` values."""

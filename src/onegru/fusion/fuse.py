@@ -8,7 +8,7 @@ from onegru.dataflow.loops.read_loop import read_loop
 from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import needed_values, replace_ops
 from onegru.dataflow.walk import all_flows
-from onegru.fusion.cells.cell import MissError
+from onegru.fusion.cells.cell import MissError, NoCellError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.chain import replace_cells
 from onegru.fusion.graph import GraphSearch
@@ -40,7 +40,7 @@ def _fuse(graph: GraphSearch) -> None:
     for name, reason in misses.items():
         now = graph.flow.producers.get(name)
         if now is not None and now.origin is not None:  # not a first step that was replaced with the others
-            graph.miss(name, reason)
+            graph.add_near_miss(name, reason)
 
 
 def _fuse_body(graph: GraphSearch, op: Op, body: Flow, location: str) -> None:
@@ -57,7 +57,9 @@ def _fuse_body(graph: GraphSearch, op: Op, body: Flow, location: str) -> None:
         before, missed = len(graph.search.fused), len(graph.search.near_misses)
         _fuse(GraphSearch(body, graph.search, Expressions(body, graph.search.algebra, loop.indices)))
         reasons = {item.reason for item in graph.search.near_misses[missed:]}
-        if str(error) and len(graph.search.fused) > before:
-            graph.miss(location, f"only its cell was replaced, because {error}")
-        elif str(error) and reasons and str(error) not in reasons:
-            graph.miss(location, str(error))
+        if isinstance(error, NoCellError):
+            return
+        if len(graph.search.fused) > before:
+            graph.add_near_miss(location, f"only its cell was replaced, because {error}")
+        elif reasons and str(error) not in reasons:
+            graph.add_near_miss(location, str(error))

@@ -24,7 +24,7 @@ class GraphSearch:
         self.exprs = exprs or Expressions(flow, search.algebra)
         self.new_ops = NewOps()
 
-    def miss(self, location: str, reason: str) -> None:
+    def add_near_miss(self, location: str, reason: str) -> None:
         """Record a near miss."""
         self.search.near_misses.append(NearMiss(location, reason))
 
@@ -56,12 +56,12 @@ class GraphSearch:
         if found.difference:
             self.search.refuted += 1
             words = "the numeric check contradicts the match, which is a bug in onegru; please report it"
-            self.miss(location, f"{words}: {found.difference}")
+            self.add_near_miss(location, f"{words}: {found.difference}")
             return None
         self.new_ops.add(emitter)
         return found
 
-    def note(
+    def add_fused(
         self,
         cell: Cell,
         location: str,
@@ -69,7 +69,7 @@ class GraphSearch:
         steps: int | None,
         nodes: int,
         reverse: bool,
-        width: int,
+        input_size: int,
         check: Compared,
     ) -> None:
         """Record a fused recurrence."""
@@ -82,7 +82,7 @@ class GraphSearch:
                 nodes=nodes,
                 operator="GRU" if cell.attention is None else "AUGRU",
                 hidden_size=cell.hidden_size,
-                input_size=width,
+                input_size=input_size,
                 direction="reverse" if reverse else "forward",
                 linear_before_reset=cell.linear_before_reset,
                 activations=(f, g),

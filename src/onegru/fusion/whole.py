@@ -13,7 +13,7 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import needed_values
 from onegru.dataflow.table import UnknownOpError
 from onegru.dataflow.view import COLUMNS, ROWS, View
-from onegru.fusion.cells.cell import Cell, MissError
+from onegru.fusion.cells.cell import Cell, MissError, NoCellError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.layer import layer_cell
 from onegru.fusion.cells.masks import zeroed_state
@@ -94,8 +94,8 @@ class _LoopReplacement:
                     raise MissError(reason)
                 cells.append((item, cell))
         if not cells:
-            raise MissError("")
-        used = {name for name in loop.op.outputs if name and self._is_used(name)}
+            raise NoCellError
+        used = {name for name in loop.op.outputs if graph.flow.is_used(name)}
         for item, cell in cells:
             self._add(item, cell, used)
         for name, initial in loop.unchanged.items():
@@ -108,24 +108,22 @@ class _LoopReplacement:
         if check is None:
             return
         steps = loop.count if isinstance(loop.count, int) else None
-        for cell, reverse, width in self.replaced:
-            graph.note(cell, self.location, "loop", steps, len(loop.body.ops), reverse, width, check)
+        for cell, reverse, input_size in self.replaced:
+            graph.add_fused(
+                cell, self.location, "loop", steps, len(loop.body.ops), reverse, input_size, check
+            )
 
     def _find(self, item: Carried) -> Cell | None:
         """Return the cell with this carried value as its new state; None if there is none."""
         find = layer_cell if self.graph.search.only_layers else find_cell
         return find(self.exprs, self.loop.body.resolve(item.after))
 
-    def _is_used(self, name: str) -> bool:
-        flow = self.graph.flow
-        return name in flow.outputs or bool(flow.consumers.get(name))
-
     def _drop_unread(self) -> None:
         """Remove unused carried values; Keras passes on its last output."""
         loop, body = self.loop, self.loop.body
         used = {name for op in body.ops for name in op.reads()}.union(body.outputs)
         loop.carried = [
-            item for item in loop.carried if item.before in used or (item.last and self._is_used(item.last))
+            item for item in loop.carried if item.before in used or self.graph.flow.is_used(item.last)
         ]
 
     def _merge_duplicates(self) -> None:
@@ -139,7 +137,7 @@ class _LoopReplacement:
                     if item.before:
                         body.set_alias(item.before, other.before)
                     self.duplicates[body.resolve(item.after)] = body.resolve(other.after)
-                    if item.last and self._is_used(item.last):
+                    if self.graph.flow.is_used(item.last):
                         self.last_values[other.before] = item
                     break
 
@@ -205,18 +203,18 @@ class _LoopReplacement:
             lengths,
             reverse,
         )
-        Y, Y_h, zeros, width = add_node(self.graph.new_ops, emitter, recurrence, requested)
+        Y, Y_h, zeroed_Y, input_size = add_node(self.graph.new_ops, emitter, recurrence, requested)
         for one in lasts:
             shape = emitter.shape(one.initial) if one.before else self.exprs.flow.shape(one.after) or ()
             emitter.shaped(Y_h, one.last, shape)
             self.provided.add(one.last)
-        for chosen, value in ((states, Y), (zeroed, zeros)):
+        for chosen, value in ((states, Y), (zeroed, zeroed_Y)):
             for entry in chosen:
                 self._collect(value, entry, reverse)
                 self.provided.add(entry.name)
         if Y:
             self.states[cell.output] = Y, reverse
-        self.replaced.append((cell, reverse, width))
+        self.replaced.append((cell, reverse, input_size))
 
     def _inputs(self, cell: Cell, *, through_reversals: bool) -> tuple[tuple[Source, ...], bool, View | None]:
         """Return the sources of x, whether the steps are reversed, and the lengths in their mask."""

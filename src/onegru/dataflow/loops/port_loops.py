@@ -83,14 +83,14 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
         carried.append(
             Carried(op.inputs[outer], body.inputs[before], after, last.pop(body.resolve(after), ""))
         )
-    if any(is_used(flow, name) for name in last.values()):
+    if any(flow.is_used(name) for name in last.values()):
         return None
     collected = []
     for outer, inner, spec in ports.collected:
         name, shape = body.outputs[inner], body.shape(body.outputs[inner])
         step = spec.step(None)
         if shape is None or not 0 <= spec.axis < len(shape) or shape[spec.axis] != 1 or step is None:
-            if is_used(flow, op.outputs[outer]):
+            if flow.is_used(op.outputs[outer]):
                 return None
             continue
         collected.append(Collected(name, op.outputs[outer], spec.axis, step, keeps_axis=True))
@@ -146,7 +146,7 @@ def _add_written(loop: Loop, flow: Flow, array: str, name: str, update: Op) -> b
     elif size == 1 and loop.body.as_sizes(index) == (0,):
         loop.carried.append(Carried(array, "", row, name))
     else:
-        return not is_used(flow, name)
+        return not flow.is_used(name)
     return True
 
 
@@ -154,11 +154,6 @@ def takes_parts(flow: Flow, op: Op) -> bool:
     """Whether an iteration reads more than a slice of some input, or some slices are unused."""
     slices = op.attributes["ports"].slices if "ports" in op.attributes else ()
     return any(spec.step(flow.shape(op.inputs[outer])) is None for outer, _, spec in slices)
-
-
-def is_used(flow: Flow, name: str) -> bool:
-    """Whether a value is used."""
-    return bool(name) and (name in flow.outputs or bool(flow.consumers.get(name)))
 
 
 def _may_equal(first: Shape | None, second: Shape | None) -> bool:

@@ -149,7 +149,7 @@ class GruLayers(Builder):
             return name
         array = self._typed_constant(name)
         if array is None:
-            return self.cut(name, axis, number, 1, "Slice")
+            return self.slice(name, axis, number, 1, "Slice")
         return self.weight(name, np.take(array, [number], axis))
 
     def _typed_constant(self, name: str) -> Array | None:

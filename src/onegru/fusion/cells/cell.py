@@ -109,3 +109,7 @@ class Cell:
 
 class MissError(Exception):
     """A recurrence is not a GRU; the message names the part that does not fit."""
+
+
+class NoCellError(MissError):
+    """A loop has no cell, so that it is not even a near miss."""

@@ -74,7 +74,7 @@ class _UpdateGate(NamedTuple):
 
 
 class _ResetAndCandidate(NamedTuple):
-    """The reset gate, with its argument and the argument of the candidate."""
+    """The reset gate, with the sums in its argument and in the candidate's argument."""
 
     r: FoundActivation
     r_sum: GateSum
@@ -111,7 +111,7 @@ class _Matcher:
                 raise MissError(f"{subject} is {gate.factor:.15g} times {gate.function}")
         z_sum = self._gate_sum(z.argument, "the update gate")
         r, r_sum, n_sum = self._reset_and_candidate(n.argument, z)
-        gate_sums = [z_sum, r_sum, n_sum]
+        sums = [z_sum, r_sum, n_sum]
         if r.function != z.function:
             raise MissError(f"its gates are {z.function} and {r.function}; must be the same function")
         for gate in (z, n):
@@ -121,24 +121,22 @@ class _Matcher:
         if not r.clip == n.clip == z.clip:
             raise MissError("its activations have different clip values")
         self._check_numbers(z, r, n)
-        inputs, W, shared = join_inputs(self.algebra, self.hidden_size, gate_sums)
-        R = np.concatenate([gate_sum.R for gate_sum in gate_sums])
-        B = np.concatenate(
-            [*(gate_sum.bias for gate_sum in gate_sums), np.zeros(2 * self.hidden_size), n_sum.inner_bias]
-        )
+        inputs, W, shared = join_inputs(self.algebra, self.hidden_size, sums)
+        R = np.concatenate([item.R for item in sums])
+        B = np.concatenate([*(item.bias for item in sums), np.zeros(2 * self.hidden_size), n_sum.inner_bias])
         return Cell(
-            self.name,
-            self.state.view,
-            inputs,
-            W,
-            R,
-            B,
-            (z.function, n.function),
-            r_sum.linear_before_reset,
-            z.clip,
-            attention,
-            is_inverted,
-            masks,
+            output=self.name,
+            state=self.state.view,
+            inputs=inputs,
+            W=W,
+            R=R,
+            B=B,
+            activations=(z.function, n.function),
+            linear_before_reset=r_sum.linear_before_reset,
+            clip=z.clip,
+            attention=attention,
+            inverts_attention=is_inverted,
+            masks=masks,
             attention_kind=variant,
             shared=shared,
         )
@@ -190,11 +188,8 @@ class _Matcher:
             return _UpdateGate(whole)
         for atom_id in sorted(keep.atoms()):
             atom = self.algebra.atoms[atom_id]
-            if (
-                atom.kind != "value"
-                or self.depends(atom_id)
-                or (atom.view.has_columns and self.hidden_size > 1)
-            ):
+            is_score = atom.kind == "value" and not (atom.view.has_columns and self.hidden_size > 1)
+            if not is_score or self.depends(atom_id):
                 continue
             # keep is without_a + a∘with_a
             without_a = Polynomial({m: item for m, item in keep.terms.items() if atom_id not in m})
@@ -223,7 +218,7 @@ class _Matcher:
     # Sums of matmuls
 
     def _gate_sum(self, q: Polynomial, subject: str) -> GateSum:
-        """Return the parameters of a gate's argument."""
+        """Return a gate's argument as a sum."""
         gate_sum = GateSum(self.hidden_size)
         for monomial, coefficient in q.terms.items():
             if not self._add_term(gate_sum, monomial, coefficient):
@@ -250,7 +245,7 @@ class _Matcher:
         return True
 
     def _reset_and_candidate(self, q: Polynomial, z: FoundActivation) -> _ResetAndCandidate:
-        """Return the reset gate, and the parameters of the reset gate and of the candidate."""
+        """Return the reset gate, and the sums of the reset gate and of the candidate."""
         after = self._reset_after(q, z)
         if after is not None:
             return after

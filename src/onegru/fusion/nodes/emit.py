@@ -171,7 +171,7 @@ class Emitter(Builder):
             view = source.view
             value = view.name
             if source.count is not None:
-                value = self.cut(value, source.axis, source.start, source.count, hint)
+                value = self.slice(value, source.axis, source.start, source.count, hint)
             value = self.rows(view.renamed(value), hint, source.axis)
             return self.reverse(value, 0, hint) if (source.step < 0) != reverse else value
         views = source.views[::-1] if reverse else source.views

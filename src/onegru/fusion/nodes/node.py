@@ -70,7 +70,7 @@ def add_node(
 ) -> tuple[str, str, str, int]:
     """Add a recurrence's node; return Y, Y_h, Y with zeros for masked steps, and the input size."""
     cell = recurrence.cell
-    X, width = _input(new_ops, emitter, recurrence)
+    X, input_size = _input(new_ops, emitter, recurrence)
     whole, W, mask = X, cell.W, ""
     if any(mask.view.has_columns and cell.hidden_size > 1 for mask in cell.masks):
         raise MissError("its steps are masked unit by unit")
@@ -112,7 +112,7 @@ def add_node(
         zeroed = Y
         if mask:
             zeroed = emitter.op("Where", [mask, Y, emitter.number(0.0)], "Y_on", emitter.shape(Y))
-    return Y, Y_h, zeroed, width
+    return Y, Y_h, zeroed, input_size
 
 
 def _input(new_ops: NewOps, emitter: Emitter, recurrence: Recurrence) -> tuple[str, int]:
@@ -128,10 +128,10 @@ def _input(new_ops: NewOps, emitter: Emitter, recurrence: Recurrence) -> tuple[s
             parts[index] = _finite(emitter, parts[index])
     rows = next((part for part in parts if emitter.shape(part)[1] != 1), parts[0])
     parts = [_with_rows_of(emitter, part, rows, "x") for part in parts]
-    width = sum(int(emitter.shape(part)[2]) for part in parts)
+    input_size = sum(int(emitter.shape(part)[2]) for part in parts)
     if len(parts) == 1:
-        return parts[0], width
-    return emitter.op("Concat", parts, "X", (*emitter.shape(parts[0])[:2], width), axis=2), width
+        return parts[0], input_size
+    return emitter.op("Concat", parts, "X", (*emitter.shape(parts[0])[:2], input_size), axis=2), input_size
 
 
 def _finite(emitter: Emitter, value: str) -> str:
