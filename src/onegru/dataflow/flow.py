@@ -15,7 +15,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import BROKEN
 from onegru.dataflow.memoized import memoized
 from onegru.dataflow.neutral import one_number, scaled_by_ones
-from onegru.dataflow.operator import MOST_SIZES, LoopIndex, Op, Shape, Size, as_sizes
+from onegru.dataflow.operator import MOST_SIZES, LoopIndex, Op, Shape, Size, as_ints, as_sizes
 from onegru.dataflow.table import Call, Elements, UnknownOpError, evaluate, movers, operator_of
 
 # Operators whose outputs have only elements of their first input.
@@ -231,10 +231,7 @@ class Flow:
             return list(value) if isinstance(value, Sequence) else [value]
         if len(op.inputs) <= index or not op.inputs[index]:
             return None
-        array = self.constant(op.inputs[index])
-        return (
-            None if array is None or array.dtype.kind not in "iu" else [int(item) for item in array.ravel()]
-        )
+        return as_ints(self.constant(op.inputs[index]))
 
     def number(self, name: str) -> float | None:
         """Return the value of a constant with one element; else None."""

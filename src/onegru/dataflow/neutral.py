@@ -10,7 +10,7 @@ from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
 from onegru.dataflow.operator import Facts, Op
 from onegru.dataflow.table import operator_of
 
-_NUMBERS = (*ELEMENT_TYPES, "int32", "int64", "uint8", "bool")
+_NUMBER_TYPES = (*ELEMENT_TYPES, "int32", "int64", "uint8", "bool")
 
 
 def scaled_by_ones(flow: Facts, op: Op) -> str | None:
@@ -32,10 +32,10 @@ def scaled_by_ones(flow: Facts, op: Op) -> str | None:
 def one_number(array: Array, casts: Sequence[str]) -> int | float | None:
     """Return the value of all elements of an array, if casts keep it; else None."""
     flat = array.ravel()
-    if flat.dtype.name not in _NUMBERS or not flat.size or not np.all(flat == flat[0]):
+    if flat.dtype.name not in _NUMBER_TYPES or not flat.size or not np.all(flat == flat[0]):
         return None
     number: int | float = flat[0].item()
-    if not set(casts) <= set(_NUMBERS):
+    if not set(casts) <= set(_NUMBER_TYPES):
         return None
     with np.errstate(all="ignore"):
         is_same = all(np.array(number).astype(numpy_dtype(name)) == number for name in casts)

@@ -6,7 +6,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 
 #: The comparisons with a number that are false for every size of at least 1.
-_NEVER = {("Less", 1), ("LessOrEqual", 0), ("Equal", 0)}
+_FALSE_COMPARISONS = {("Less", 1), ("LessOrEqual", 0), ("Equal", 0)}
 
 
 def unguarded(flow: Flow, op: Op) -> Op:
@@ -17,7 +17,7 @@ def unguarded(flow: Flow, op: Op) -> Op:
     size, bound = (flow.as_sizes(name) for name in compared.inputs)
     if size is None or bound is None or len(size) != 1 or len(bound) != 1:
         return op
-    if not isinstance(size[0], str) or (compared.kind, bound[0]) not in _NEVER:
+    if not isinstance(size[0], str) or (compared.kind, bound[0]) not in _FALSE_COMPARISONS:
         return op
     return Op("Identity", op.inputs[2:], op.outputs, {}, {}, op.origin, op.name)
 

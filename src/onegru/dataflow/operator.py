@@ -93,6 +93,11 @@ class Facts(Protocol):
         """Return the original name of a value that others only pass on."""
 
 
+def as_ints(array: Array | None) -> list[int] | None:
+    """Return the elements of an array of integers; None for another array."""
+    return None if array is None or array.dtype.kind not in "iu" else [int(item) for item in array.ravel()]
+
+
 def as_sizes(array: Array | None) -> Shape | None:
     """Return the elements of a short list of whole numbers; None for another array."""
     if array is None or array.dtype.kind not in "iubf" or array.ndim > 1 or array.size > MOST_SIZES:

@@ -55,9 +55,9 @@ class View:
         """Whether the columns have the coordinates of those of another view."""
         return np.array_equal(self.coordinates, other.coordinates)
 
-    def replaced(self, name: str, roles: dict[int, Role], columns: dict[int, Array]) -> View:
-        """Return the view of another value, with these axes changed."""
+    def replaced(self, name: str, roles: dict[int, Role], changed: dict[int, Array]) -> View:
+        """Return the view of another value, with other roles and coordinates of these axes."""
         coordinates = self.coordinates.copy()
-        for axis, indices in columns.items():
+        for axis, indices in changed.items():
             coordinates[self.coordinate_row(axis)] = indices
         return View(name, tuple(roles.get(axis, role) for axis, role in enumerate(self.roles)), coordinates)

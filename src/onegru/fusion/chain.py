@@ -332,9 +332,8 @@ class _NodeOfChain:
         """Return the operators that stack all states, and the states that other operators use."""
         stacks = self._stacks_of(order)
         stacking = {id(op) for op, ops in stacks for op in (op, *ops)}
-        return _Users(
-            [op for op, _ in stacks], [name for name in order if self._is_used_outside(name, stacking)]
-        )
+        single = [name for name in order if self._is_used_outside(name, stacking)]
+        return _Users([op for op, _ in stacks], single)
 
     def _is_used_outside(self, name: str, stacking: set[int]) -> bool:
         flow = self.graph.flow

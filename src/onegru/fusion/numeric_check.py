@@ -76,7 +76,7 @@ class _Comparison:
     ) -> None:
         self.flow, self.new, self.run_loop, self.indices, self.dtype = flow, new, run_loop, indices, dtype
         outputs = {name for op in new for name in op.outputs}
-        self.wanted = sorted(outputs & flow.producers.keys())
+        self.replaced = sorted(outputs & flow.producers.keys())
         inputs = {name for op in new for name in op.inputs if name}
         external = inputs - outputs - constants.keys()
         # In float64, for all runs.
@@ -84,9 +84,8 @@ class _Comparison:
             name: as_float64(constants[name]) for name in inputs & constants.keys()
         }
         self.derived = sorted(name for name in external if _is_derived(flow, name, external - {name}))
-        self.old, self.leaves = _ops_between(
-            flow, [*self.wanted, *self.derived], external.difference(self.derived)
-        )
+        needed = [*self.replaced, *self.derived]
+        self.old, self.leaves = _ops_between(flow, needed, external.difference(self.derived))
 
     def run(self, sizes: DrawnSizes) -> Compared:
         """Compare the outputs on inputs of all magnitudes."""
@@ -101,13 +100,13 @@ class _Comparison:
                 if iteration:  # there may be only one iteration
                     continue
                 raise
-            if not all(np.isfinite(before[name]).all() for name in self.wanted):
+            if not all(np.isfinite(before[name]).all() for name in self.replaced):
                 continue  # overflowed values may become meaningless finite values
             if difference := self._difference(before, after, given):
                 if not before.is_finite:  # log(1 + exp(x)) overflows, although a bounded function follows
                     continue
                 return Compared(difference)
-            drawn.append(np.concatenate([np.zeros(0), *(before[name].ravel() for name in self.wanted)]))
+            drawn.append(np.concatenate([np.zeros(0), *(before[name].ravel() for name in self.replaced)]))
         differs = np.any([array != drawn[0] for array in drawn], axis=0)
         if not np.any(differs):
             raise UnknownOpError("no output depends on the inputs, or all depend on rounding")
@@ -181,9 +180,9 @@ class _Comparison:
     def _difference(self, before: Float64Values, after: Float64Values, given: Mapping[str, Array]) -> str:
         """Return the difference of the outputs where the old ones are finite; "" if they agree."""
         has_gru = any(op.kind in GRU_KINDS for op in self.new)
-        sizes = [1.0, *(_size(before[name]) for name in self.wanted)]
+        sizes = [1.0, *(_size(before[name]) for name in self.replaced)]
         cancelled = _CANCELLED * max(sizes) if has_gru else 0.0
-        for name in self.wanted:
+        for name in self.replaced:
             a, b = before[name], after[name]
             if a.shape != b.shape:
                 return f"{name!r} is {list(a.shape)} and would become {list(b.shape)}"
@@ -224,8 +223,8 @@ def _distance(a: Array, b: Array) -> Array:
     return np.where(np.isnan(apart), np.inf, apart)
 
 
-def _ops_between(flow: Flow, wanted: Collection[str], inputs: Collection[str]) -> tuple[list[Op], list[str]]:
-    """Return the operators that compute `wanted`, in order, and their leaves: `inputs` or earlier values."""
+def _ops_between(flow: Flow, outputs: Collection[str], inputs: Collection[str]) -> tuple[list[Op], list[str]]:
+    """Return the operators that compute `outputs`, in order, and their leaves: `inputs` or earlier values."""
     leaves = {name for name in inputs if flow.constant(name) is None}
     ops: set[Op] = set()
     only_shapes: set[str] = set()  # values needed only for their known shape
@@ -235,7 +234,7 @@ def _ops_between(flow: Flow, wanted: Collection[str], inputs: Collection[str]) -
         if name in leaves or flow.constant(name) is not None:
             return ()
         op = flow.find_producer(name)
-        if op is None or not (operator_of(op.kind).computes or (op.bodies and name in wanted)):
+        if op is None or not (operator_of(op.kind).computes or (op.bodies and name in outputs)):
             leaves.add(name)
             return ()
         ops.add(op)
@@ -244,7 +243,7 @@ def _ops_between(flow: Flow, wanted: Collection[str], inputs: Collection[str]) -
             return ()
         return op.reads()
 
-    seen = set(reachable(wanted, inputs_of))
+    seen = set(reachable(outputs, inputs_of))
     leaves.update(name for name in only_shapes - seen if flow.constant(name) is None)
     return sorted(ops, key=flow.depth_and_position), sorted(leaves)
 

@@ -55,7 +55,7 @@ class Search:
     dtype: str = "float32"  # the element type of values with unknown type
     progress: Progress | None = None  # a function that is called from time to time; None for no calls
     total: int = 0  # the number of operators
-    seen: int = 0
+    visited: int = 0  # how many of them the search has visited
     algebra: Algebra = field(default_factory=Algebra)  # the atoms
     fused: list[Fused] = field(default_factory=list)  # the recurrences that were replaced
     near_misses: list[NearMiss] = field(default_factory=list)  # those that were not fused
@@ -91,6 +91,6 @@ class Search:
 
     def count_visited(self) -> None:
         """Count an examined operator, and report progress."""
-        self.seen += 1
-        if self.progress is not None and self.seen % 500 == 0:
-            self.progress(min(self.seen, self.total), self.total)
+        self.visited += 1
+        if self.progress is not None and self.visited % 500 == 0:
+            self.progress(min(self.visited, self.total), self.total)

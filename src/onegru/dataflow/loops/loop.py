@@ -75,12 +75,8 @@ def simplify(flow: Flow, loop: Loop) -> Loop:
         shape = flow.shape(item.initial)
         stated = body.shape(item.before)
         if shape is not None and (stated is None or len(stated) == len(shape)):
-            before = (
-                shape
-                if stated is None
-                else tuple(b if isinstance(b, int) else a for a, b in zip(shape, stated, strict=True))
-            )
-            body.set_shape(item.before, before)
+            sizes = zip(shape, shape if stated is None else stated, strict=True)
+            body.set_shape(item.before, tuple(b if isinstance(b, int) else a for a, b in sizes))
     for inner, source in loop.sliced.items():
         outer = flow.shape(source.name)
         if outer is not None:
@@ -130,9 +126,8 @@ def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex |
     if positions[0] == 1 and op.kind == "Sub":  # size - index
         return LoopIndex(-index.sign, shift - index.base, size) if index.size == 0 else None
     if size != 0:
-        return (
-            LoopIndex(index.sign, index.base + shift, size) if op.kind == "Add" and index.size == 0 else None
-        )
+        is_sum = op.kind == "Add" and index.size == 0
+        return LoopIndex(index.sign, index.base + shift, size) if is_sum else None
     return LoopIndex(index.sign, index.base + (shift if op.kind == "Add" else -shift), index.size)
 
 
@@ -152,7 +147,7 @@ def conjuncts(flow: Flow, name: str) -> Iterator[str]:
 
 
 def always_starts(flow: Flow, name: str, count: Size) -> bool:
-    """Whether a loop always_starts if it has any iteration."""
+    """Whether the first condition holds for a loop with `count` iterations, unless `count` is 0."""
     return all(_starts(flow, item, count) for item in conjuncts(flow, name))
 
 
@@ -178,7 +173,7 @@ def _limit(flow: Flow, loop: Loop, name: str) -> Size | None:
     op = body.find_producer(name)
     if op is None or op.kind not in ("Less", "Greater"):
         return None
-    low, high = (body.resolve(item) for item in (op.inputs if op.kind == "Less" else op.inputs[::-1]))
+    low, high = map(body.resolve, op.inputs if op.kind == "Less" else op.inputs[::-1])
     bound = body.as_sizes(high)
     if loop.indices.get(low) != LoopIndex(1, 1) or bound is None or len(bound) != 1:
         return None
@@ -203,13 +198,12 @@ def _goes_on(loop: Loop, name: str) -> bool:
     op = body.find_producer(name)
     if op is None or op.kind not in ("Less", "Greater", "LessOrEqual", "GreaterOrEqual"):
         return False
-    low, high = (
-        body.resolve(item) for item in (op.inputs if op.kind.startswith("Less") else op.inputs[::-1])
-    )
+    low, high = map(body.resolve, op.inputs if op.kind.startswith("Less") else op.inputs[::-1])
     index, bound = loop.indices.get(low), body.as_sizes(high)
     if index is None or index.sign < 0 or index.size != 0 or bound is None or len(bound) != 1:
         return False
-    most = index.base - 2 + (0 if op.kind in ("Less", "Greater") else -1)  # added to count, it is below bound
+    # The last condition that matters is the last but one, where the index is count + base - 2.
+    shift = index.base - 2 + (0 if op.kind in ("Less", "Greater") else -1)
     if isinstance(bound[0], int) and isinstance(loop.count, int):
-        return loop.count + most < bound[0]
-    return bound[0] == loop.count and most < 0
+        return loop.count + shift < bound[0]
+    return bound[0] == loop.count and shift < 0

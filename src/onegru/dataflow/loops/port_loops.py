@@ -98,7 +98,7 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     iteration = body.inputs[ports.iterations[0]] if ports.iterations else ""
     loop.indices = find_indices(loop, iteration)
     loop.body.set_indices(loop.indices)
-    counts: list[Size | None] = [*_counts(flow, loop)]
+    counts: list[Size | None] = [*_slice_counts(flow, loop)]
     if op.kind == LOOP:
         trips = flow.as_sizes(op.inputs[0])
         if trips is None or len(trips) != 1 or ports.condition is None:
@@ -166,13 +166,10 @@ def _may_equal(first: Shape | None, second: Shape | None) -> bool:
     )
 
 
-def _counts(flow: Flow, loop: Loop) -> list[Size]:
-    found: list[Size] = []
-    for item in loop.sliced.values():
-        shape = flow.shape(item.name)
-        if shape is not None:
-            found.append(shape[item.axis])
-    return found
+def _slice_counts(flow: Flow, loop: Loop) -> list[Size]:
+    """Return the known numbers of slices of the sliced values."""
+    shapes = ((flow.shape(item.name), item.axis) for item in loop.sliced.values())
+    return [shape[axis] for shape, axis in shapes if shape is not None]
 
 
 def _continues(loop: Loop, name: str) -> bool:

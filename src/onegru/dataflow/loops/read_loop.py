@@ -37,10 +37,8 @@ def _read_loop(flow: Flow, op: Op) -> Loop | None:
     if len(body.inputs) != states + 2 or len(body.outputs) < states + 1:
         return None
     outputs = [*op.outputs, *[""] * (len(body.outputs) - 1 - len(op.outputs))]
-    carried = [
-        Carried(*item)
-        for item in zip(initial, body.inputs[2:], body.outputs[1 : states + 1], outputs[:states], strict=True)
-    ]
+    ends = zip(initial, body.inputs[2:], body.outputs[1 : states + 1], outputs[:states], strict=True)
+    carried = [Carried(*item) for item in ends]
     collected = [
         Collected(inner, name, 0, 1, keeps_axis=False)
         for inner, name in zip(body.outputs[states + 1 :], outputs[states:], strict=True)
@@ -68,12 +66,8 @@ def _read_scan(flow: Flow, op: Op) -> Loop | None:
     if states < 0 or len(body.inputs) != len(op.inputs) or len(body.outputs) < states:
         return None
     outputs = [*op.outputs, *[""] * (len(body.outputs) - len(op.outputs))]
-    carried = [
-        Carried(*item)
-        for item in zip(
-            op.inputs[:states], body.inputs[:states], body.outputs[:states], outputs[:states], strict=True
-        )
-    ]
+    ends = zip(op.inputs[:states], body.inputs[:states], body.outputs[:states], outputs[:states], strict=True)
+    carried = [Carried(*item) for item in ends]
 
     def details(name: str, number: int) -> list[int]:
         return [int(item) for item in op.attributes.get(name, ())] or [0] * number
@@ -81,9 +75,8 @@ def _read_scan(flow: Flow, op: Op) -> Loop | None:
     axes, directions = details("scan_input_axes", count), details("scan_input_directions", count)
     sliced: dict[str, SlicedInput] = {}
     size: Size | None = None
-    for name, inner, axis, backwards in zip(
-        op.inputs[states:], body.inputs[states:], axes, directions, strict=True
-    ):
+    scanned = zip(op.inputs[states:], body.inputs[states:], axes, directions, strict=True)
+    for name, inner, axis, backwards in scanned:
         shape = flow.shape(name)
         if shape is None:
             return None
@@ -92,9 +85,8 @@ def _read_scan(flow: Flow, op: Op) -> Loop | None:
     number = len(body.outputs) - states
     axes, directions = details("scan_output_axes", number), details("scan_output_directions", number)
     collected = []
-    for inner, name, axis, backwards in zip(
-        body.outputs[states:], outputs[states:], axes, directions, strict=True
-    ):
+    scanned = zip(body.outputs[states:], outputs[states:], axes, directions, strict=True)
+    for inner, name, axis, backwards in scanned:
         shape = body.shape(inner)
         if axis < 0 and shape is None:
             return None
@@ -120,6 +112,6 @@ def _shape_outputs(flow: Flow, loop: Loop) -> None:
         shape = loop.body.shape(entry.inner)
         if entry.name and shape is not None and loop.count is not None and not entry.keeps_axis:
             found[entry.name] = (*shape[: entry.axis], loop.count, *shape[entry.axis :])
-    changed = {name: shape for name, shape in found.items() if flow.shape(name) != shape}
-    for name, shape in changed.items():
-        flow.set_shape(name, shape)
+    for name, shape in found.items():
+        if flow.shape(name) != shape:
+            flow.set_shape(name, shape)

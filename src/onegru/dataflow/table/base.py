@@ -15,7 +15,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
-from onegru.dataflow.operator import EVERY_OPSET, Facts, Op, Shape, Size
+from onegru.dataflow.operator import EVERY_OPSET, Facts, Op, Shape, Size, as_ints
 from onegru.dataflow.view import View
 
 Sizes = tuple[Size, ...]
@@ -138,17 +138,16 @@ class Call:
         """Return a parameter; None if it is not given or not known."""
         if name in self.op.attributes:
             return self.numbers(name)
-        array = self.constant(self.operator.parameters[name].input)
-        return None if array is None or array.dtype.kind not in "iu" else [int(i) for i in array.ravel()]
+        return as_ints(self.constant(self.operator.parameters[name].input))
 
-    def has(self, name: str) -> bool:
+    def has_parameter(self, name: str) -> bool:
         """Whether a parameter is given, known or not."""
         return name in self.op.attributes or self.is_given(self.operator.parameters[name].input)
 
-    def known(self, name: str) -> list[int] | None:
+    def known_ints(self, name: str) -> list[int] | None:
         """Return a parameter, which must be known; None if it is not given."""
         found = self.ints(name)
-        if found is None and self.has(name):
+        if found is None and self.has_parameter(name):
             raise UnknownOpError
         return found
 

@@ -111,7 +111,8 @@ class Slice(Reversing):
         starts, ends = call.ints("starts"), call.ints("ends")
         if starts is None or ends is None:
             return None
-        axes, steps = call.known("axes") or range(len(starts)), call.known("steps") or [1] * len(starts)
+        axes = call.known_ints("axes") or range(len(starts))
+        steps = call.known_ints("steps") or [1] * len(starts)
         rank = call.rank()
         bounds = zip(axes, starts, ends, steps, strict=True)
         return {axis % rank: Bounds(*item) for axis, *item in bounds}
@@ -197,12 +198,12 @@ class Slice(Reversing):
         """Return start, end (None: the axis's end) and step of a slice of an axis."""
         # If the axis's size is known, no bound is negative. Otherwise negative bounds count from the end.
         size = call.shape()[axis]
-        if call.has("axes") and call.ints("axes") is None:
+        named, steps = call.ints("axes"), call.ints("steps")
+        if named is None and call.has_parameter("axes"):
             return None
-        named = call.ints("axes")
         if named is not None and axis not in [item % call.rank() for item in named]:
             return 0, None, 1
-        given = None if call.has("steps") and call.ints("steps") is None else self.given_bounds(call)
+        given = None if steps is None and call.has_parameter("steps") else self.given_bounds(call)
         if given is None or axis not in given:
             return None if given is None else (0, None, 1)
         start, end, step = given[axis]
@@ -353,7 +354,7 @@ class Split(Moving):
 
     def parts(self, call: Call) -> list[int]:
         """Return the sizes of the parts."""
-        sizes, whole, count = call.known("split"), call.shape()[call.axis(0)], len(call.op.outputs)
+        sizes, whole, count = call.known_ints("split"), call.shape()[call.axis(0)], len(call.op.outputs)
         if sizes is not None:
             return sizes
         if not isinstance(whole, int):

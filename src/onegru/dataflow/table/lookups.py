@@ -98,11 +98,11 @@ class GatherElements(Lookup):
         return call.shape(1)
 
     def moves(self, call: Call) -> Iterator[Move]:
-        for axis, (size, wanted) in enumerate(zip(call.shape(), call.shape(1), strict=True)):
+        for axis, (size, indices_size) in enumerate(zip(call.shape(), call.shape(1), strict=True)):
             if axis == call.axis(0):
                 yield Move(0, axis, None, 0, "remembers", BY_INDEX)
             else:
-                yield _unindexed_move(0, axis, size, wanted, BY_INDEX)
+                yield _unindexed_move(0, axis, size, indices_size, BY_INDEX)
             yield Move(1, axis, axis)
 
 
@@ -188,18 +188,18 @@ class ScatterElements(Scatter):
 
     def moves(self, call: Call) -> Iterator[Move]:
         written = call.axis(0)
-        for axis, (size, wanted) in enumerate(zip(call.shape(), call.shape(1), strict=True)):
+        for axis, (size, indices_size) in enumerate(zip(call.shape(), call.shape(1), strict=True)):
             if axis == written:
                 yield Move(0, axis, axis, 0, "mixes", _WRITES)
                 yield from (Move(index, axis, None, 0, "mixes", _WRITES) for index in (1, 2))
             else:
-                yield _unindexed_move(0, axis, size, wanted, _WRITES)
+                yield _unindexed_move(0, axis, size, indices_size, _WRITES)
                 yield from (Move(index, axis, axis) for index in (1, 2))
 
 
-def _unindexed_move(index: int, axis: int, size: Size, wanted: Size, message: str) -> Move:
+def _unindexed_move(index: int, axis: int, size: Size, indices_size: Size, message: str) -> Move:
     """Return the move of an axis of the data; the indices may have fewer elements along it."""
-    is_whole = size == wanted or (isinstance(size, str) and isinstance(wanted, str))
+    is_whole = size == indices_size or (isinstance(size, str) and isinstance(indices_size, str))
     return Move(index, axis, axis) if is_whole else Move(index, axis, axis, 0, "remembers", message)
 
 

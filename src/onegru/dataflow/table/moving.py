@@ -158,7 +158,7 @@ class Squeeze(AxisMove):
     max_inputs: int = 2
 
     def axes(self, call: Call) -> AxisOrder:
-        axes, shape = call.known("axes"), call.shape()
+        axes, shape = call.known_ints("axes"), call.shape()
         gone = [axis for axis, size in enumerate(shape) if size == 1]
         if axes is not None and not len(axes):
             raise UnknownOpError("its axes are empty, which runtimes interpret differently")
@@ -182,10 +182,10 @@ class Unsqueeze(AxisMove):
     max_inputs: int = 2
 
     def least_rank(self, call: Call, output: int) -> int:
-        return call.rank() + len(call.known("axes") or ())
+        return call.rank() + len(call.known_ints("axes") or ())
 
     def axes(self, call: Call) -> AxisOrder:
-        axes = call.known("axes") or []
+        axes = call.known_ints("axes") or []
         rank = call.rank() + len(axes)
         new, rest = {axis % rank for axis in axes}, iter(range(rank))
         return tuple(None if axis in new else next(rest) for axis in range(rank))

@@ -243,8 +243,8 @@ class Attention(Operator):
             for from_end in range(-len(shape), 0):
                 axis, to = len(shape) + from_end, out + from_end
                 if from_end == -2 and index in (0, 3) and (shape[from_end] != 1 or not index):
-                    is_placed = bool(call.get("causal"))
-                    yield Move(index, axis, to, 0, *(("mixes", SUMS) if is_placed else ("", "")))
+                    is_causal = bool(call.get("causal"))
+                    yield Move(index, axis, to, 0, *(("mixes", SUMS) if is_causal else ("", "")))
                 elif from_end == -1 and index == 2:
                     yield Move(index, axis, to)
                 elif from_end >= -2:

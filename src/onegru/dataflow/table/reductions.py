@@ -40,7 +40,7 @@ class Reduction(Operator):
 
     def axes(self, call: Call) -> list[int]:
         """Return the axes along which it combines."""
-        axes = call.known("axes")
+        axes = call.known_ints("axes")
         if not axes:
             axes = [] if call.get("noop_with_empty_axes") else list(range(call.rank()))
         return [axis % call.rank() for axis in axes]
@@ -55,7 +55,7 @@ class Reduction(Operator):
 
     def value(self, call: ArrayCall) -> Sequence[Array]:
         axes, x = self.axes(call), call.array()
-        if self.combine is None or not call.known("axes"):
+        if self.combine is None or not call.known_ints("axes"):
             raise UnknownOpError  # all of them or none
         y = self.combine(x, axis=tuple(axes), keepdims=bool(call.get("keepdims", 1)))
         return [np.asarray(y).astype(x.dtype, copy=False)]
@@ -67,7 +67,7 @@ class Reduction(Operator):
             to += axis not in gone or bool(call.get("keepdims", 1))
 
     def vectorization(self, call: Call, varies: Sequence[bool]) -> Vectorization:
-        if not call.known("axes"):
+        if not call.known_ints("axes"):
             raise UnknownOpError("its axes are not known")
         return Vectorization({"axes": [axis + 1 for axis in self.axes(call)]})
 
@@ -148,7 +148,7 @@ class OverAxes(Mixing):
     parameters: Mapping[str, AttributeOrInput] = {"axes": AttributeOrInput(1)}
 
     def axes(self, call: Call) -> Iterable[int]:
-        axes = call.known("axes")
+        axes = call.known_ints("axes")
         return (0, 2, 3) if axes is None else axes
 
 
@@ -218,7 +218,7 @@ class Accumulation(SameShape):
         self.combine = combine
 
     def value(self, call: ArrayCall) -> Sequence[Array]:
-        (axis,), x = call.known("axis") or (0,), call.array()
+        (axis,), x = call.known_ints("axis") or (0,), call.array()
         x = np.flip(x, axis) if call.get("reverse") else x
         y = self.combine.accumulate(x, axis, dtype=x.dtype)
         if call.get("exclusive"):  # the elements before each
@@ -227,7 +227,7 @@ class Accumulation(SameShape):
         return [np.flip(y, axis) if call.get("reverse") else y]
 
     def moves(self, call: Call) -> Iterable[Move]:
-        axes = call.known("axis") or ()
+        axes = call.known_ints("axis") or ()
         return input_moves(call, axes, "remembers", "accumulates from the first step of each run")
 
 

@@ -57,11 +57,8 @@ class Window(Operator):
         return call.shape()[1] if self.window == "pool" else call.shape(1)[0]
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        window, strides, dilations = (
-            self.sizes_of_window(call),
-            self.counts(call, "strides"),
-            self.counts(call, "dilations"),
-        )
+        window = self.sizes_of_window(call)
+        strides, dilations = self.counts(call, "strides"), self.counts(call, "dilations")
         spatial, auto = len(window), str(call.get("auto_pad", "NOTSET")).upper()
         pads = [0] * (2 * spatial) if auto == "VALID" else call.numbers("pads") or [0] * (2 * spatial)
         sizes: list[Size] = [call.shape()[0], self.channels(call)]
@@ -202,8 +199,8 @@ class Pad(Operator):
 
     def pads(self, call: Call) -> list[tuple[int, int]]:
         """Return the leading and trailing padding of each axis."""
-        pads = call.known("pads") or call.numbers("paddings")
-        axes = [axis % call.rank() for axis in call.known("axes") or range(call.rank())]
+        pads = call.known_ints("pads") or call.numbers("paddings")
+        axes = [axis % call.rank() for axis in call.known_ints("axes") or range(call.rank())]
         if len(pads) != 2 * len(axes):
             raise UnknownOpError
         both = dict(zip(axes, zip(pads, pads[len(axes) :], strict=False), strict=True))

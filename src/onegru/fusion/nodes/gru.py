@@ -35,15 +35,18 @@ def mask_steps(emitter: Emitter, X: str, mask: str, cell: Cell) -> tuple[str, Ar
     return X, np.concatenate([cell.W, column], axis=1)
 
 
+def add_size(emitter: Emitter, X: str, axis: int, hint: str) -> str:
+    """Return the size of an axis of X, [1]."""
+    bounds = [emitter.ints(number) for number in (axis, axis + 1, 0)]
+    return emitter.op("Slice", [emitter.op("Shape", [X], "X_shape", (3,)), *bounds], hint, (1,))
+
+
 def add_lengths(emitter: Emitter, view: View, X: str) -> str:
     """Return the node's sequence_lens from a value with the number of steps of each row."""
     rows = emitter.squeeze(emitter.rows(view, "sequence_lens"), [1], "sequence_lens")
     (B,) = emitter.shape(rows)
     steps = emitter.shape(X)[0]
-    most = emitter.ints(steps) if isinstance(steps, int) else ""
-    if not most:
-        shape = emitter.op("Shape", [X], "X_shape", (3,))
-        most = emitter.op("Slice", [shape, emitter.ints(0), emitter.ints(1), emitter.ints(0)], "steps", (1,))
+    most = emitter.ints(steps) if isinstance(steps, int) else add_size(emitter, X, 0, "steps")
     zero = emitter.ints(0)
     dtype = "int64" if emitter.opset >= _INTEGER_MAX else "float64"
     if dtype == "float64":
@@ -84,9 +87,8 @@ def add_gru(
     """Add the GRU; return Y [T, B, H] and Y_h [B, H], or "" for an output that is not requested."""
     T, B, _ = emitter.shape(X)
     H = cell.hidden_size
-    weights = [
-        emitter.constant(name, array[None]) for name, array in (("W", W), ("R", cell.R), ("B", cell.B))
-    ]
+    arrays = {"W": W, "R": cell.R, "B": cell.B}
+    weights = [emitter.constant(name, array[None]) for name, array in arrays.items()]
     if not cell.B.any():
         emitter.constants.pop(weights.pop())
         weights.append("")

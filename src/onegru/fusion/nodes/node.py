@@ -13,7 +13,7 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.nodes.emit import Emitter
-from onegru.fusion.nodes.gru import add_gru, add_lengths, add_mask, mask_steps
+from onegru.fusion.nodes.gru import add_gru, add_lengths, add_mask, add_size, mask_steps
 from onegru.fusion.nodes.sources import SlicedSource, Source, StackedSource
 
 
@@ -104,7 +104,7 @@ def add_node(
     steps = emitter.shape(X)[0]
     if Y_h and state and isinstance(steps, str):
         # A node returns zeros for an empty sequence; a loop returns its initial state.
-        is_empty = emitter.op("Less", [_size(emitter, X, 0, "steps"), emitter.ints(1)], "is_empty", (1,))
+        is_empty = emitter.op("Less", [add_size(emitter, X, 0, "steps"), emitter.ints(1)], "is_empty", (1,))
         first = emitter.squeeze(state, [0], "initial_h")
         Y_h = emitter.op("Where", [is_empty, first, Y_h], "Y_last", emitter.shape(Y_h))
     zeroed = ""
@@ -175,16 +175,8 @@ def _with_rows_of(emitter: Emitter, value: str, X: str, role: str) -> str:
     if have == rows or rows == 1 or (isinstance(rows, str) and isinstance(have, str)):
         return value
     one = emitter.ints(1)
-    target = emitter.op("Concat", [one, _size(emitter, X, 1, "rows"), one], "shape", (3,), axis=0)
+    target = emitter.op("Concat", [one, add_size(emitter, X, 1, "rows"), one], "shape", (3,), axis=0)
     return emitter.op("Expand", [value, target], role, (steps, rows, width))
-
-
-def _size(emitter: Emitter, X: str, axis: int, hint: str) -> str:
-    """Return the size of an axis of X, [1]."""
-    shape = emitter.op("Shape", [X], "X_shape", (3,))
-    return emitter.op(
-        "Slice", [shape, emitter.ints(axis), emitter.ints(axis + 1), emitter.ints(0)], hint, (1,)
-    )
 
 
 def may_have_lengths(emitter: Emitter, cell: Cell, requested: Collection[str]) -> bool:

@@ -80,11 +80,8 @@ def _sliced(views: list[View]) -> SlicedSource | None:
     first = views[0]
     if not all(view.has_columns_of(first) for view in views):
         return None
-    changing = [
-        axis
-        for axis, roles in enumerate(zip(*(view.roles for view in views), strict=True))
-        if len(set(roles)) > 1
-    ]
+    roles_of_axes = enumerate(zip(*(view.roles for view in views), strict=True))
+    changing = [axis for axis, roles in roles_of_axes if len(set(roles)) > 1]
     if len(changing) != 1:
         return None
     (axis,) = changing

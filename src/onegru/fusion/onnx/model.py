@@ -55,9 +55,7 @@ class _Writer:
         used = {name for op in flow.ops for name in op.reads()} | set(flow.outputs)
         constants = {tensor.name: tensor for tensor in graph.initializer}
         early = [node for node in graph.node if node.op_type == "Constant" and used & set(node.output)]
-        nodes: list[NodeProto] = []
-        for op in flow.ops:
-            nodes.append(op.origin if op.origin is not None else node_of(flow, op, self.opset))
+        nodes = [op.origin if op.origin is not None else node_of(flow, op, self.opset) for op in flow.ops]
         used = {name for node in nodes for name in node.input} | used
         given = {name for node in (*early, *nodes) for name in node.output} | constants.keys()
         for name in sorted(used - given):

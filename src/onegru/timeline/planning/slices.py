@@ -21,7 +21,7 @@ class SlicesPlanner(PlannerPart):
             return self._all_but_first(op) if axis == call.axis(0) else None
         rank = call.rank()
         try:
-            axes, strides = call.known("axes") or list(range(rank)), call.known("steps")
+            axes, strides = call.known_ints("axes") or list(range(rank)), call.known_ints("steps")
         except UnknownOpError:
             return None
         cut_axes = [item % rank for item in axes]
