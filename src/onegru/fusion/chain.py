@@ -165,10 +165,8 @@ class _Cells:
             if is_new_state(exprs, cell, last.outputs[0]):
                 copies = exprs.duplicates.keys() | {name for op in ops for name in op.outputs}
                 producers = [self.graph.flow.producers.get(name) for name in last.inputs]
-                ops += [
-                    op for op in producers if op and id(op) not in known and not copies.isdisjoint(op.inputs)
-                ]
-                ops.append(last)
+                new = [op for op in producers if op and id(op) not in known]
+                ops += [*(op for op in new if not copies.isdisjoint(op.inputs)), last]
                 exprs.duplicates[last.outputs[0]] = cell.output
                 exprs.boundaries.add(cell.output)  # matmuls may use it by the other name
                 return last.outputs[0]

@@ -19,7 +19,7 @@ _MOST_ELEMENTS = 2**24
 
 
 class DrawnSizes(dict[str, int]):
-    """A number for each named size."""
+    """A number for each named size: at least `least`, and the same for all sizes if `equal`."""
 
     def __init__(self, equal: bool = False, least: Mapping[Size, int] | None = None) -> None:
         super().__init__()

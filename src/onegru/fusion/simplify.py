@@ -24,12 +24,12 @@ _F_AND_G = ["Sigmoid", "Tanh"]  # the default activations
 
 def simplify(flow: Flow, search: Search) -> None:
     """Simplify a graph with new nodes."""
-    for step in (_remove_double_reversals, _use_last_states, partial(_merge_directions, {})):
+    for change in (_remove_double_reversals, _use_last_states, partial(_merge_directions, {})):
         emitter = Emitter(flow, "onegru", search.names, "float32")
         for op in flow.ops:
             count = len(emitter.ops)
             with search.guarded(next(filter(None, op.outputs), op.kind)):
-                step(flow, emitter, op)
+                change(flow, emitter, op)
                 continue
             del emitter.ops[count:]
             emitter.known.clear()  # it may contain removed operators

@@ -233,11 +233,8 @@ class _LoopReplacement:
         others = [item for item in self.loop.carried if body.resolve(item.after) != cell.output]
         for item in others:
             found = self._find(item)
-            if found is not None and any(
-                earlier.name == cell.output
-                for view in found.inputs
-                for earlier in source_views(self.exprs, view)
-            ):
+            paths = [source_views(self.exprs, view) for view in (found.inputs if found is not None else ())]
+            if any(view.name == cell.output for path in paths for view in path):
                 return True
         return False
 
@@ -255,10 +252,8 @@ class _LoopReplacement:
                 raise MissError("it is computed")
             return self.hoist.source(view)
         except MissError as error:
-            words = (
-                f"its input {view.name!r} is neither one slice for each iteration nor computed from slices"
-            )
-            raise MissError(f"{words} ({error})") from error.__cause__
+            words = "is neither one slice for each iteration nor computed from slices"
+            raise MissError(f"its input {view.name!r} {words} ({error})") from error.__cause__
 
     def _is_state(self, entry: Collected, cell: Cell) -> bool:
         """Whether the loop collects the new state here."""

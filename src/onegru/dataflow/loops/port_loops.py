@@ -49,7 +49,7 @@ class LoopPorts:
     """Connections between the ports of a loop and of its body, by their indices."""
 
     # (input, the body's input, its slices)
-    slices: list[tuple[int, int, SliceSpec]] = field(default_factory=list)
+    sliced: list[tuple[int, int, SliceSpec]] = field(default_factory=list)
     # (input, the body's input, the body's output that becomes that input in the next iteration)
     merged: list[tuple[int, int, int]] = field(default_factory=list)
     invariant: list[tuple[int, int]] = field(default_factory=list)  # (input, the body's input)
@@ -64,7 +64,7 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     """Return a loop whose number of iterations is known before it runs; None for others."""
     body, ports = op.bodies["body"], op.attributes["ports"]
     sliced: dict[str, SlicedInput] = {}
-    for outer, inner, spec in ports.slices:
+    for outer, inner, spec in ports.sliced:
         name, shape = op.inputs[outer], flow.shape(op.inputs[outer])
         step = spec.step(shape)
         if step is None or shape is None or not 0 <= spec.axis < len(shape):
@@ -152,8 +152,8 @@ def _add_written(loop: Loop, flow: Flow, array: str, name: str, update: Op) -> b
 
 def takes_parts(flow: Flow, op: Op) -> bool:
     """Whether an iteration reads more than a slice of some input, or some slices are unused."""
-    slices = op.attributes["ports"].slices if "ports" in op.attributes else ()
-    return any(spec.step(flow.shape(op.inputs[outer])) is None for outer, _, spec in slices)
+    sliced = op.attributes["ports"].sliced if "ports" in op.attributes else ()
+    return any(spec.step(flow.shape(op.inputs[outer])) is None for outer, _, spec in sliced)
 
 
 def _may_equal(first: Shape | None, second: Shape | None) -> bool:

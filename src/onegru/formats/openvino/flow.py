@@ -184,9 +184,9 @@ class IrGraphReader:
 
     def _unify(self, flow: Flow, op: Op, ports: LoopPorts) -> None:
         """Give the sizes of sliced axes one name, because a loop takes the same number of slices of each."""
-        shapes = [(flow.shape(op.inputs[outer]), cut.axis) for outer, _, cut in ports.slices]
+        shapes = [(flow.shape(op.inputs[outer]), spec.axis) for outer, _, spec in ports.sliced]
         sizes = [shape[axis] for shape, axis in shapes if shape and -len(shape) <= axis < len(shape)]
-        if not ports.slices and op.kind == LOOP:
+        if not ports.sliced and op.kind == LOOP:
             sizes = list(flow.as_sizes(op.inputs[0]) or ())[:1]
         fixed: list[Size] = [size for size in sizes if isinstance(size, int)]
         named = [size for size in sizes if isinstance(size, str)]
@@ -247,13 +247,13 @@ def _loop_ports(parser: AttributeParser, layer: Layer, net: Net) -> LoopPorts | 
         if outer is None:
             raise parser.error(f"{layer}: its port_map names port {port_id!r}, which does not exist")
         if entry.get("axis", ""):
-            cuts = ports.slices if is_input else ports.collected
-            cuts.append((outer, inner, SliceSpec(*parser.cut(layer, entry))))
+            found = ports.sliced if is_input else ports.collected
+            found.append((outer, inner, SliceSpec(*parser.cut(layer, entry))))
         elif is_input and name in back:
             ports.merged.append((outer, inner, results[back[name]]))
         else:
             (ports.invariant if is_input else ports.last).append((outer, inner))
-    fed = [inner for _, inner, *_ in (*ports.slices, *ports.merged, *ports.invariant)] + ports.iterations
+    fed = [inner for _, inner, *_ in (*ports.sliced, *ports.merged, *ports.invariant)] + ports.iterations
     if len(set(fed)) != len(fed) or len(ports.iterations) > 1:
         raise parser.error(f"{layer}: its port_map names an input of its body twice")
     return ports if is_supported and len(fed) == len(parameters) else None

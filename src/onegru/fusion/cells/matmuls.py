@@ -20,10 +20,10 @@ from onegru.fusion.cells.blend import PRODUCT, READERS_OF_STATE
 from onegru.fusion.cells.polynomial import Polynomial, add, constant, one_atom, scale
 from onegru.fusion.cells.views import Views
 
-_MOVED = Elements.KEPT | Elements.PERMUTED
-_MOVE = movers(_MOVED, casts=True, without=("Identity", "Flatten"))
-_MOVE_OR_CUT = movers(_MOVED | Elements.CUT, casts=True)
-_MOVE_CUT_OR_JOIN = movers(_MOVED | Elements.CUT | Elements.JOINED, without=("Flatten",))
+_ALL_ELEMENTS = Elements.KEPT | Elements.PERMUTED
+_MOVE = movers(_ALL_ELEMENTS, casts=True, without=("Identity", "Flatten"))
+_MOVE_OR_CUT = movers(_ALL_ELEMENTS | Elements.CUT, casts=True)
+_MOVE_CUT_OR_JOIN = movers(_ALL_ELEMENTS | Elements.CUT | Elements.JOINED, without=("Flatten",))
 _MATMULS = ("MatMul", "com.microsoft::FusedMatMul", "Gemm", "com.microsoft::FusedGemm", "Einsum")
 
 
@@ -137,7 +137,7 @@ class Matmuls(Views):
         kept = [letter for letter in out_letters if letter in weight_letters]
         roles = dict(zip(out_letters, view.roles, strict=True))
         column_indices = _column_indices(view, roles, dict(zip(weight_letters, array.shape, strict=True)))
-        if [letter for letter in weight_letters if letter not in kept + summed]:
+        if not set(weight_letters) <= {*kept, *summed}:
             raise UnknownOpError
         sizes = [array.shape[weight_letters.index(letter)] for letter in summed]
         count = int(np.prod(sizes, dtype=float))

@@ -47,7 +47,7 @@ class Polynomial:
         return {atom_id for monomial in self.terms for atom_id in monomial}
 
     def single(self) -> tuple[int, float] | None:
-        """Return the atom and its coefficient, if the polynomial is one atom times a number."""
+        """Return the id of an atom and its coefficient, if the polynomial is one atom times a number."""
         if len(self.terms) != 1:
             return None
         ((monomial, coefficient),) = self.terms.items()

@@ -83,7 +83,7 @@ class Emitter(Builder):
             raise MissError(str(error)) from error
 
     def rows(self, view: View, hint: str, time: int | None = None) -> str:
-        """Return a view as [rows, columns], or [time, rows, columns]."""
+        """Return a view as [rows, columns]; as [time, rows, columns] if `time` is the axis of steps."""
         value, roles, coordinates = view.name, list(view.roles), view.coordinates
         shape = self.shape(value)
         for axis in [axis for axis, role in enumerate(roles) if role == COLUMNS and shape[axis] == 1]:

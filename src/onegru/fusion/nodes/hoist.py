@@ -113,10 +113,8 @@ class Hoist:
             bounds = [self.emitter.ints(index) for index in (0, 1, 0)]
             target = self.emitter.op("Slice", [sizes, *bounds], "steps", (1,))
             if ones:
-                length = len(ones) + 1
-                target = self.emitter.op(
-                    "Concat", [target, self.emitter.ints(*ones)], "shape", (length,), axis=0
-                )
+                both = [target, self.emitter.ints(*ones)]
+                target = self.emitter.op("Concat", both, "shape", (len(ones) + 1,), axis=0)
         one = self.emitter.unsqueeze(name, [0], "repeated")
         return self.emitter.op("Expand", [one, target], "repeated", (self.emitter.shape(base)[0], *shape))
 
@@ -234,9 +232,8 @@ def _ahead(hoist: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
     try:
         change = call.operator.vectorization(call, [item.varies for item in given])
     except UnknownOpError as error:
-        raise MissError(
-            str(error) or f"{op.kind} cannot be computed for all iterations at once"
-        ) from error.__cause__
+        words = str(error) or f"{op.kind} cannot be computed for all iterations at once"
+        raise MissError(words) from error.__cause__
     inputs = [hoist.repeated(item) if change.repeat else item.name for item in given]
     if change.widen:
         rank = hoist.rank(name)

@@ -55,14 +55,15 @@ def _compared(exprs: Expressions, mask: Mask) -> tuple[int | LoopIndex, View] | 
         for view in views:
             op = exprs.flow.find_producer(view.name)
             if op is not None and op.kind in _OPPOSITE:
-                return _sides(exprs, op, view, _OPPOSITE[op.kind] if is_off else op.kind)
+                return _as_less(exprs, op, view, _OPPOSITE[op.kind] if is_off else op.kind)
             if op is not None and op.kind == "Not":
                 inner, is_off = view.renamed(op.inputs[0]), not is_off
                 break
     return None
 
 
-def _sides(exprs: Expressions, op: Op, view: View, kind: str) -> tuple[int | LoopIndex, View] | None:
+def _as_less(exprs: Expressions, op: Op, view: View, kind: str) -> tuple[int | LoopIndex, View] | None:
+    """Return the index and the lengths of a comparison in the form index < lengths; None for others."""
     try:
         shape = exprs.shape(op.outputs[0])
         first, second = (exprs.input_view(view, name, shape) for name in op.inputs)
