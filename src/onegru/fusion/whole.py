@@ -243,7 +243,7 @@ class _LoopReplacement:
             if earlier.name in self.states:
                 Y, reverse = self.states[earlier.name]
                 states = View(Y, (0, ROWS, COLUMNS), earlier.coordinates)
-                return SlicedSource(states, 0, 0, None, -1 if reverse else 1)
+                return SlicedSource(states, axis=0, step=-1 if reverse else 1)
         found = loop_source(self.exprs, view, self.loop.count, through_reversals)
         if found is not None:
             return found

@@ -48,17 +48,17 @@ class Selection(NamedTuple):
     step: int
 
 
-def _before_selection(view: View, axis: int, selection: Selection, size: Size) -> tuple[Role, Any]:
+def _before_selection(view: View, axis: int, selection: Selection, axis_size: Size) -> tuple[Role, Any]:
     """Return the role of an axis in the input that an operator selects from, and its column coordinates."""
-    role, (first, count, step) = view.roles[axis], selection
+    role, (first, size, step) = view.roles[axis], selection
     if first >= 0:
         if role == COLUMNS:
             return COLUMNS, first + step * view.coordinates[view.coordinate_row(axis)]
         if isinstance(role, int):
             return first + step * role, None
-        if role == ROWS and count == 1:
+        if role == ROWS and size == 1:
             return first, None
-        if role == ROWS and count == size and step == 1 and first == 0:
+        if role == ROWS and size == axis_size and step == 1 and first == 0:
             return ROWS, None
     raise UnknownOpError
 
@@ -156,10 +156,10 @@ class Slice(Reversing):
         selections = list((self.selections(call) or {}).items())
         if len(selections) != 1:
             return None
-        axis, (first, count, step) = selections[0]
-        size = call.shape()[axis]
-        is_whole = isinstance(size, int) and (first, count) == (size - 1, size)
-        return axis if step == -1 and (is_whole or (first, count) == (-1, -1)) else None
+        axis, (first, size, step) = selections[0]
+        axis_size = call.shape()[axis]
+        is_whole = isinstance(axis_size, int) and (first, size) == (axis_size - 1, axis_size)
+        return axis if step == -1 and (is_whole or (first, size) == (-1, -1)) else None
 
     def least_rank(self, call: Call, output: int) -> int:
         return call.rank()

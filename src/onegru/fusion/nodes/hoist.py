@@ -55,7 +55,7 @@ class Hoist:
         if axes:
             raise MissError("the slices are in another order")
         value = self.repeated(self.outside(view.name))
-        return SlicedSource(View(value, (0, *view.roles), view.coordinates), 0, 0, None, self.step)
+        return SlicedSource(View(value, (0, *view.roles), view.coordinates), axis=0, step=self.step)
 
     def outside(self, name: str) -> _Value:
         """Return a value of the body, computed outside the loop."""

@@ -71,13 +71,13 @@ def add_node(
     """Add a recurrence's node; return Y, Y_h, Y with zeros for masked steps, and the input size."""
     cell = recurrence.cell
     X, input_size = _input(new_ops, emitter, recurrence)
-    whole, W, mask = X, cell.W, ""
-    if any(mask.view.has_columns and cell.hidden_size > 1 for mask in cell.masks):
+    unmasked_X, W, mask = X, cell.W, ""
+    if any(item.view.has_columns and cell.hidden_size > 1 for item in cell.masks):
         raise MissError("its steps are masked unit by unit")
     uses_lengths = recurrence.lengths is not None and may_have_lengths(emitter, cell, requested)
     if cell.masks and not uses_lengths:
         if recurrence.lengths is not None:
-            mask = add_mask(emitter, recurrence.lengths, whole)
+            mask = add_mask(emitter, recurrence.lengths, unmasked_X)
         for source, is_off in () if mask else recurrence.masks:
             value = _sequence(new_ops, emitter, source, "mask", recurrence.reverse)
             shape = emitter.shape(value)
@@ -96,8 +96,8 @@ def add_node(
         scores = _with_rows_of(emitter, scores, X, "A")
     lengths = ""
     if uses_lengths and recurrence.lengths is not None:
-        lengths = add_lengths(emitter, recurrence.lengths, whole)
-    state = "" if is_zero(emitter.flow, cell.state.name) else _first_state(emitter, cell.state, whole)
+        lengths = add_lengths(emitter, recurrence.lengths, unmasked_X)
+    state = "" if is_zero(emitter.flow, cell.state.name) else _first_state(emitter, cell.state, unmasked_X)
     direction = "reverse" if recurrence.reverse else "forward"
     outputs = bool({"Y", "zeroed"} & set(requested)), "Y_h" in requested
     Y, Y_h = add_gru(emitter, cell, X, W, lengths, state, scores, direction, outputs)

@@ -20,9 +20,9 @@ class SlicedSource:
 
     view: View  # the value, with the first step's index as the role of the time axis
     axis: int  # the time axis
-    start: int  # the first index in time, or 0 for the whole axis
-    count: int | None  # the number of steps; None for the size of the axis
     step: int  # 1, or -1 if the first step reads the last slice
+    start: int = 0  # the first index in time
+    count: int | None = None  # the number of steps; None for the size of the axis
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -92,7 +92,7 @@ def _sliced(views: list[View]) -> SlicedSource | None:
     step = int(indices[1] - indices[0])
     if abs(step) != 1 or np.any(np.diff(indices) != step):
         return None
-    return SlicedSource(first, axis, int(indices.min()), len(views), step)
+    return SlicedSource(first, axis, step, int(indices.min()), len(views))
 
 
 def step_before(exprs: Expressions, views: tuple[View, View]) -> View | None:
@@ -124,7 +124,7 @@ def loop_source(
         shape = exprs.flow.shape(earlier.name)
         step = None if shape is None else slice_step(role, shape[axis], count)
         if step is not None:
-            best = SlicedSource(earlier, axis, 0, None, step)
+            best = SlicedSource(earlier, axis, step)
         if best is not None and not (through_reversals and _is_reversal(exprs, earlier.name)):
             break
     return best
