@@ -53,17 +53,17 @@ class Builder:
         self.flow.add_constant(name, array)
         return name
 
-    def small(self, hint: str, array: Array) -> str:
+    def small_constant(self, hint: str, array: Array) -> str:
         """Add a small constant, named by its values."""
         return self.constant(hint, array)
 
     def ints(self, *values: int) -> str:
         """Add a list of integers."""
-        return self.small("int64_" + "_".join(map(str, values)), np.array(values, np.int64))
+        return self.small_constant("int64_" + "_".join(map(str, values)), np.array(values, np.int64))
 
     def scalar(self, value: int) -> str:
         """Add an integer of rank 0."""
-        return self.small(f"int64_scalar_{value}", np.array(value, np.int64))
+        return self.small_constant(f"int64_scalar_{value}", np.array(value, np.int64))
 
     def shape(self, name: str) -> Shape:
         """Return a value's shape."""

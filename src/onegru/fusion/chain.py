@@ -247,10 +247,10 @@ class _Cells:
     def replace(self, chain: list[_FoundCell]) -> None:
         """Replace a chain of cells if the numeric check passes."""
         longer = self._with_step_from_zero(chain)
-        if longer is None or not self._try(longer):
-            self._try(chain)
+        if longer is None or not self._try_to_replace(longer):
+            self._try_to_replace(chain)
 
-    def _try(self, chain: list[_FoundCell]) -> bool:
+    def _try_to_replace(self, chain: list[_FoundCell]) -> bool:
         """Replace a chain; return whether it was possible."""
         first, last = chain[0].cell, chain[-1].cell
         removed = [op for item in chain for op in item.ops]

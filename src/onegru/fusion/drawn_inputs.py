@@ -47,16 +47,16 @@ def least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
     least: dict[Size, int] = {}
     for op in ops:
         shape, call = flow.shape(op.inputs[0]) if op.inputs else None, Call(op, flow)
-        reach: dict[int, int] = {}
+        needed: dict[int, int] = {}  # the smallest size of each indexed axis
         try:
             if isinstance(call.operator, Slice):
                 selections = (call.operator.selections(call) or {}).items()
-                reach = {axis: max(item.first + item.size, -item.first) for axis, item in selections}
+                needed = {axis: max(item.first + item.size, -item.first) for axis, item in selections}
             elif op.kind == "Gather" and (index := call.constant(1)) is not None and index.size:
-                reach = {call.axis(0): max(int(index.max()) + 1, -int(index.min()))}
+                needed = {call.axis(0): max(int(index.max()) + 1, -int(index.min()))}
         except (UnknownOpError, *BROKEN):
             continue
-        for axis, size in reach.items():
+        for axis, size in needed.items():
             if shape is not None and isinstance(shape[axis], str):
                 least[shape[axis]] = max(size, least.get(shape[axis], 0))
     return least

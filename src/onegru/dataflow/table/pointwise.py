@@ -46,7 +46,7 @@ class Pointwise(Operator):
 
     pointwise: ClassVar[bool] = True
     dtype: str | int | None = 0
-    of_sizes: Callable[[int, int], int] | None = None  # its value for two sizes, if these are followed
+    of_integers: Callable[[int, int], int] | None = None  # its value for two integers, if sizes are followed
     neutral: int | None = None  # the size that leaves another size unchanged
     scalars: bool = False  # whether its inputs after the first are scalars, which do not broadcast
 
@@ -56,7 +56,7 @@ class Pointwise(Operator):
         super().__init__(kind, attributes, **facts)
         self.compute = compute  # its value; None if onegru does not compute it
         self.computes = compute is not None
-        self.follows_sizes = self.of_sizes is not None or facts.get("follows_sizes", False)
+        self.follows_sizes = self.of_integers is not None or facts.get("follows_sizes", False)
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape() if self.scalars else broadcast([call.shape(k) for k in range(len(call.shapes))])
@@ -70,8 +70,8 @@ class Pointwise(Operator):
         return tuple(known) if len(known) == len(found) else None
 
     def _of_sizes(self, a: Size, b: Size) -> Size | None:
-        if isinstance(a, int) and isinstance(b, int) and self.of_sizes is not None:
-            return self.of_sizes(a, b)
+        if isinstance(a, int) and isinstance(b, int) and self.of_integers is not None:
+            return self.of_integers(a, b)
         if b == self.neutral:
             return a
         if a == self.neutral and self.kind in ("Add", "Mul"):
@@ -246,18 +246,18 @@ register(
     Pointwise("IsInf", None, "detect_negative detect_positive", dtype="bool"),
     Pointwise("Xor", dtype="bool"),
     CastLike("CastLike", lambda call: call.array().astype(call.array(1).dtype), "saturate", dtype=1),
-    Pointwise("Add", _binary(np.add), of_sizes=lambda a, b: a + b, neutral=0),
-    Pointwise("Sub", _binary(np.subtract), of_sizes=lambda a, b: a - b, neutral=0),
-    Pointwise("Mul", _binary(np.multiply), of_sizes=lambda a, b: a * b, neutral=1, factor_inputs=(1, 0)),
+    Pointwise("Add", _binary(np.add), of_integers=lambda a, b: a + b, neutral=0),
+    Pointwise("Sub", _binary(np.subtract), of_integers=lambda a, b: a - b, neutral=0),
+    Pointwise("Mul", _binary(np.multiply), of_integers=lambda a, b: a * b, neutral=1, factor_inputs=(1, 0)),
     Div(
         "Div",
         _binary(_divide),
-        of_sizes=lambda a, b: a // b if a * b >= 0 else -(-a // b),
+        of_integers=lambda a, b: a // b if a * b >= 0 else -(-a // b),
         neutral=1,
         factor_inputs=(1,),
     ),
-    Pointwise("Max", _binary(np.maximum), of_sizes=max),
-    Pointwise("Min", _binary(np.minimum), of_sizes=min),
+    Pointwise("Max", _binary(np.maximum), of_integers=max),
+    Pointwise("Min", _binary(np.minimum), of_integers=min),
     *(Pointwise("Sum", _binary(np.add)), Pointwise("Pow", _binary(_power))),
     Pointwise("And", _binary(np.logical_and), dtype="bool", factor_inputs=(1, 0)),
     Pointwise("Or", _binary(np.logical_or), dtype="bool"),

@@ -30,6 +30,7 @@ class Emitter(Builder):
         super().__init__(flow, base, names)
         self.dtype = dtype
         self.constants: dict[str, Array] = {}  # new constants, which are not in the flow yet
+        # outputs and constants for reuse, by what computes them
         self.known: ChainMap[Hashable, str] = ChainMap({}, known if known is not None else {})
         self.allows_lengths = True  # whether nodes may have lengths
         self.opset = EVERY_OPSET
@@ -64,7 +65,7 @@ class Emitter(Builder):
         self.flow.set_dtype(name, self.dtype if array.dtype == np.float64 else array.dtype.name)
         return name
 
-    def small(self, hint: str, array: Array) -> str:
+    def small_constant(self, hint: str, array: Array) -> str:
         """Return a constant of a few numbers, which may exist."""
         key = hint, array.tobytes(), self.dtype if array.dtype == np.float64 else ""
         if key not in self.known:
@@ -73,7 +74,7 @@ class Emitter(Builder):
 
     def number(self, value: float) -> str:
         """Return a constant number of the recurrence's type."""
-        return self.small(f"number_{value:g}", np.array(value, np.float64))
+        return self.small_constant(f"number_{value:g}", np.array(value, np.float64))
 
     def shape(self, name: str) -> Shape:
         """Return a value's shape."""
