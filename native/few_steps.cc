@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "native/own_rows.h"
+#include "native/separate_rows.h"
 #include "native/threads/tasks.h"
 #include "native/threads/threads.h"
 
@@ -27,7 +27,7 @@ bool ShouldRunBoth(const FewSteps& s, std::size_t directions) {
 template <class C>
 void RunBoth(const FewStepsKernel& kernel, const FewStepsGradients& first, FewStepsGradients second) {
   const FewSteps& s = second.call;
-  std::optional<OwnRows<C>> dX, d_attention;
+  std::optional<SeparateRows<C>> dX, d_attention;
   if (second.dX.data != nullptr) dX.emplace(s.T, s.B, s.I, &second.dX);
   if (second.d_attention.data != nullptr) d_attention.emplace(s.T, s.B, 1, &second.d_attention);
   ParallelFor(2, 2, [&](std::size_t d) { kernel.gradients(d == 0 ? first : second); });
@@ -46,7 +46,7 @@ void RunDirections(const FewStepsKernel& kernel, bool is_double, std::span<const
   if (ShouldRunBoth(directions[0].call, directions.size())) {
     return (is_double ? RunBoth<double> : RunBoth<float>)(kernel, directions[0], directions[1]);
   }
-  for (const FewStepsGradients& own : directions) kernel.gradients(own);
+  for (const FewStepsGradients& direction : directions) kernel.gradients(direction);
 }
 
 }  // namespace onegru

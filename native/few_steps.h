@@ -1,4 +1,4 @@
-// Short calls: a few steps of a few rows, on weights in PyTorch's row-major layout. Calls do not pay for packing, and
+// Calls of few steps and few rows, on weights in PyTorch's row-major layout. Calls do not pay for packing, and
 // no packed copy can become stale.
 
 #ifndef ONEGRU_NATIVE_FEW_STEPS_H_
@@ -12,7 +12,11 @@
 
 namespace onegru {
 
-// One direction of a call. The weights have the gate order r, z, n. Null data are absent; Y and Y_h are required.
+// The order of the gates in the weights, their products and their gradients. FewSteps::gates has the arguments of r, z
+// and n, then q = h·Rhᵀ + Rbh, then the new state.
+enum FewStepsGate : std::size_t { kFewStepsR, kFewStepsZ, kFewStepsN, kFewStepsQ, kFewStepsState };
+
+// One direction of a call. Null data are absent; Y and Y_h are required.
 struct FewSteps {
   std::size_t T, B, I, H;
   std::size_t threads;  // at most; fewer if there is too little work to share
@@ -31,8 +35,7 @@ struct FewSteps {
   bool has_dien_attention;      // see Spec
   Rows Y;                       // [T, B] rows of H
   Rows Y_h;                     // [B] rows of H
-  Rows gates;  // [T, B] rows of [5][H], saved for the gradients: the arguments of r, z and n; h·Rnᵀ + Rbn;
-               // the state
+  Rows gates;                   // [T, B] rows of [FewStepsGate][H], saved for the gradients
 };
 
 // The gradients of the loss with respect to the inputs and weights of a direction, given those with respect to Y and

@@ -10,7 +10,7 @@
 #include "native/float_mode.h"
 #include "native/kernel.h"
 #include "native/memory_pool.h"
-#include "native/own_rows.h"
+#include "native/separate_rows.h"
 #include "native/plan.h"
 #include "native/threads/tasks.h"
 #include "native/threads/threads.h"
@@ -92,34 +92,34 @@ class Direction {
   }
 
   std::size_t weight_tasks() const {
-    const auto& by = call_.by[d_];
-    const bool wanted = by.W != nullptr || by.R != nullptr || by.Wb != nullptr || by.Rb != nullptr;
-    return wanted ? std::min(panels(), most_tasks_) : 0;
+    const auto& to = call_.d_weights[d_];
+    const bool wanted = to.W != nullptr || to.R != nullptr || to.Wb != nullptr || to.Rb != nullptr;
+    return wanted ? std::min(strips(), most_tasks_) : 0;
   }
   void RunWeights(std::size_t i) const {
     const std::size_t tasks = weight_tasks();
     if (i >= tasks) return;  // the other direction has more tasks
-    kernel_.weights(chunk_, panels() * i / tasks, panels() * (i + 1) / tasks, scratch_ + i * scratch_size_);
+    kernel_.weights(chunk_, strips() * i / tasks, strips() * (i + 1) / tasks, scratch_ + i * scratch_size_);
   }
 
   // Writes the weight gradients.
   void Finish() const {
     if (steps_ == 0) return;
-    const auto& by = call_.by[d_];
+    const auto& to = call_.d_weights[d_];
     const GateOrder& order = call_.order;
     const std::size_t places[] = {order.z, order.r, order.n};
-    const std::size_t last = spec_.linear_before_reset ? 3 : 0;
-    if (by.W != nullptr) Unpad(dW_, {1, 2, 0}, places, spec_.H, h_, spec_.I, x_, by.W);
-    if (by.R != nullptr) Unpad(dR_, {0, 1, 2}, places, spec_.H, h_, spec_.H, h_, by.R);
-    if (by.Wb != nullptr) Unpad(dB_, {1, 2, 0}, places, 1, 1, spec_.H, h_, by.Wb);
-    if (by.Rb != nullptr) Unpad(dB_, {1, 2, last}, places, 1, 1, spec_.H, h_, by.Rb);
+    const std::size_t n_by_h = spec_.linear_before_reset ? kGradientQ : kGradientN;
+    if (to.W != nullptr) Unpad(dW_, {kGradientZ, kGradientR, kGradientN}, places, spec_.H, h_, spec_.I, x_, to.W);
+    if (to.R != nullptr) Unpad(dR_, {0, 1, 2}, places, spec_.H, h_, spec_.H, h_, to.R);  // dR has z, r, n
+    if (to.Wb != nullptr) Unpad(dB_, {kGradientZ, kGradientR, kGradientN}, places, 1, 1, spec_.H, h_, to.Wb);
+    if (to.Rb != nullptr) Unpad(dB_, {kGradientZ, kGradientR, n_by_h}, places, 1, 1, spec_.H, h_, to.Rb);
   }
 
  private:
   std::size_t Padded(std::size_t units) const { return (units + lanes_ - 1) / lanes_ * lanes_; }
-  std::size_t panels() const {
-    const std::size_t panel = 3 * lanes_;
-    return (x_ + panel - 1) / panel + (h_ + panel - 1) / panel;
+  std::size_t strips() const {
+    const std::size_t strip = 3 * lanes_;
+    return (x_ + strip - 1) / strip + (h_ + strip - 1) / strip;
   }
   std::size_t Length(std::size_t slot) const {
     return call_.lengths == nullptr ? call_.T : static_cast<std::size_t>(call_.lengths[order_[slot]]);
@@ -139,7 +139,7 @@ class Direction {
     chunk_.stride_x = Stride(x_);
     chunk_.stride_h = Stride(h_);
     chunk_.stride_s = Stride(kSavedGates * h_);
-    chunk_.stride_g = Stride(4 * h_);
+    chunk_.stride_g = Stride(kGradientGates * h_);
     chunk_.begin = 0;
     chunk_.end = chunk_steps_;
     const bool after = spec_.linear_before_reset;
@@ -154,11 +154,12 @@ class Direction {
     const std::size_t s = layout.Reserve(is_saved ? 0 : chunk_rows_ * chunk_.stride_s * size_);
     const std::size_t g = layout.Reserve(chunk_rows_ * chunk_.stride_g * size_);
     const std::size_t dh = layout.Reserve(call_.B * h_ * size_);
-    const std::size_t by_h = layout.Reserve(kernel_.packed_size((after ? 3 : 2) * h_, spec_.H));
-    const std::size_t by_x = layout.Reserve(call_.dX.data == nullptr ? 0 : kernel_.packed_size(3 * h_, spec_.I));
-    const std::size_t by_rh = layout.Reserve(after ? 0 : kernel_.packed_size(h_, spec_.H));
+    const std::size_t packed_R = layout.Reserve(kernel_.packed_size((after ? 3 : 2) * h_, spec_.H));
+    const std::size_t packed_W = layout.Reserve(call_.dX.data == nullptr ? 0 : kernel_.packed_size(3 * h_, spec_.I));
+    const std::size_t packed_Rh = layout.Reserve(after ? 0 : kernel_.packed_size(h_, spec_.H));
     const std::size_t dW = layout.Reserve(3 * h_ * x_ * size_), dR = layout.Reserve(3 * h_ * h_ * size_);
-    const std::size_t dB = layout.Reserve(4 * h_ * size_), scratch = layout.Reserve(most_tasks_ * scratch_size_);
+    const std::size_t dB = layout.Reserve(kGradientGates * h_ * size_),
+                      scratch = layout.Reserve(most_tasks_ * scratch_size_);
     memory_ = AllocatePooled(layout.bytes + 256);  // loads of full vectors may read past the end
     unsigned char* const base = memory_.get();
     chunk_.x = base + x;
@@ -175,12 +176,12 @@ class Direction {
     const GivenWeights& weights = call_.weights[d_];
     const GateOrder& order = call_.order;
     const std::size_t of_R[] = {order.z, order.r, order.n}, of_W[] = {order.n, order.z, order.r};
-    kernel_.pack(weights.R, spec_.H, spec_.H, of_R, after ? 3 : 2, base + by_h);
-    if (call_.dX.data != nullptr) kernel_.pack(weights.W, spec_.H, spec_.I, of_W, 3, base + by_x);
-    if (!after) kernel_.pack(weights.R, spec_.H, spec_.H, &order.n, 1, base + by_rh);
-    chunk_.by_h = base + by_h;
-    chunk_.by_x = base + by_x;
-    chunk_.by_rh = base + by_rh;
+    kernel_.pack(weights.R, spec_.H, spec_.H, of_R, after ? 3 : 2, base + packed_R);
+    if (call_.dX.data != nullptr) kernel_.pack(weights.W, spec_.H, spec_.I, of_W, 3, base + packed_W);
+    if (!after) kernel_.pack(weights.R, spec_.H, spec_.H, &order.n, 1, base + packed_Rh);
+    chunk_.packed_R = base + packed_R;
+    chunk_.packed_W = base + packed_W;
+    chunk_.packed_Rh = base + packed_Rh;
   }
 
   // Copies z, r and n, blocks of rows at `from`, to their positions, without the padding.
@@ -230,7 +231,7 @@ std::size_t TasksOfEach(std::size_t threads) { return threads % 2 == 0 ? threads
 template <class C>
 void RunBoth(const Packed& packed, const GradientCall& call, std::size_t threads) {
   GradientCall of_second = call;
-  std::optional<OwnRows<C>> dX, d_attention;
+  std::optional<SeparateRows<C>> dX, d_attention;
   if (call.dX.data != nullptr) dX.emplace(call.T, call.B, packed.spec().I, &of_second.dX);
   if (call.d_attention.data != nullptr) d_attention.emplace(call.T, call.B, 1, &of_second.d_attention);
   Direction first(packed, call, 0, TasksOfEach(threads)), second(packed, of_second, 1, TasksOfEach(threads));
@@ -273,9 +274,9 @@ void Gradients(const Packed& packed, const GradientCall& call) {
                                               : RunBoth<float>(packed, call, threads);
   }
   for (std::size_t d = 0; d < spec.D; ++d) {
-    Direction own(packed, call, d, threads);
-    RunTogether(own, nullptr, threads);
-    own.Finish();
+    Direction direction(packed, call, d, threads);
+    RunTogether(direction, nullptr, threads);
+    direction.Finish();
   }
 }
 

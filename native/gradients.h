@@ -33,13 +33,17 @@ struct GradientCall {
   Rows dX;                      // [T, B] rows of I
   struct {
     void *W, *R, *Wb, *Rb;
-  } by[2];           // weight gradients of each direction, in the shapes of the weights
+  } d_weights[2];    // the gradients of each direction, in the shapes of the weights
   Rows d_initial_h;  // [D, B] rows of H
   Rows d_attention;  // [T, B] single elements
 };
 
+// The order of the gradients with respect to the arguments of n, z and r, and to q = h·Rhᵀ + Rbh (with reset after).
+// Products with W take n, z, r, and products with R take z, r and, with reset after, q: each is contiguous.
+enum GradientGate : std::size_t { kGradientN, kGradientZ, kGradientR, kGradientQ, kGradientGates };
+
 // A chunk of steps of one direction. Each row of the batch has a slot, longest rows first, so the active rows of a step
-// are in the first slots. Each pair of a step and a slot has a row n in every buffer.
+// are in the first slots. Each pair of a step and a slot has an entry in every buffer.
 struct GradientChunk {
   const Packed* packed;
   const GradientCall* call;
@@ -47,21 +51,21 @@ struct GradientChunk {
   const std::int32_t* order;                           // the row of the batch in each slot
   std::size_t begin, end;                              // the steps, in the order of processing
   const std::size_t* active;                           // for each step from `begin` on: the number of active slots
-  const std::size_t* first;                            // for each of these steps: the n of its first slot
-  std::size_t rows;                                    // the number of rows n
-  std::size_t stride_x, stride_h, stride_s, stride_g;  // elements from one n to the next
-  void* x;                                             // [n][I]: X
-  void* h;                                             // [n][H]: the state before the step
-  void* s;                                             // [n][SavedGate][H]: the recomputed gates
-  void** gates;       // [n]: the gates of n; q is h·Rhᵀ + Rbh with reset after, r∘h with reset before
-  void* g;            // [n][4][H]: the gradients with respect to the arguments of n, z and r, and to q
-  void* dh;           // [slot][H]: the gradient with respect to the state
-  const void* by_h;   // R, packed for products with the gradients
-  const void* by_x;   // W, packed for products with the gradients
-  const void* by_rh;  // with reset before: R of n, packed for products with the gradients
-  void* dW;           // [n, z, r][H][I]: the sums so far
-  void* dR;           // [n, z, r][H][H]
-  void* dB;           // [n, z, r, q][H]
+  const std::size_t* first;                            // for each of these steps: the first entry
+  std::size_t rows;                                    // the number of entries
+  std::size_t stride_x, stride_h, stride_s, stride_g;  // elements from one entry to the next
+  void* x;                                             // [entry][I]: X
+  void* h;                                             // [entry][H]: the state before the step
+  void* s;                                             // [entry][SavedGate][H]: the recomputed gates
+  void** gates;           // [entry]: the gates of the entry; q is h·Rhᵀ + Rbh with reset after, r∘h with reset before
+  void* g;                // [entry][GradientGate][H]
+  void* dh;               // [slot][H]: the gradient with respect to the state
+  const void* packed_R;   // z, r and, with reset after, n of R, packed for products with the gradients
+  const void* packed_W;   // n, z and r of W, packed in the same way
+  const void* packed_Rh;  // with reset before: n of R
+  void* dW;               // [n, z, r][H][I]: the sums so far
+  void* dR;               // [z, r, n][H][H]
+  void* dB;               // [GradientGate][H]
 };
 
 struct GradientKernel {
@@ -75,8 +79,8 @@ struct GradientKernel {
   void (*rows)(const GradientChunk& chunk, std::size_t first_slot, std::size_t last_slot, unsigned char* scratch);
   std::size_t (*scratch_size)(const GradientChunk& chunk, std::size_t slots);
   std::size_t (*weights_scratch_size)(const GradientChunk& chunk, std::size_t rows);
-  // Accumulates the gradients with respect to W, R and B, for the columns of X and h in some panels.
-  void (*weights)(const GradientChunk& chunk, std::size_t first_panel, std::size_t last_panel, unsigned char* scratch);
+  // Accumulates the gradients with respect to W, R and B, for the columns of X and h in some strips of three vectors.
+  void (*weights)(const GradientChunk& chunk, std::size_t first_strip, std::size_t last_strip, unsigned char* scratch);
 };
 
 // Returns the kernel for a type. Throws Unsupported if this build has none.

@@ -26,7 +26,7 @@ struct WorkItem {
   std::size_t rows_at_once;                               // rows that are processed together
   std::size_t x_rows_at_once;                             // the most rows of X that are projected together
   unsigned char* scratch;                                 // the leader's
-  Claim* claim = nullptr;                                 // the helper's, if a helper computes the item
+  Claim* claim = nullptr;                                 // the claimer's, if a helper has claimed the item
   Crew* crew = nullptr;                                   // the threads that may split its units
   std::size_t expected_helpers = 0;                       // the number of them that are about to join
   std::chrono::nanoseconds wait_budget = kGatherTimeout;  // how long to wait for them
@@ -65,7 +65,7 @@ const Kernel& Int8VnniKernel(std::size_t target);         // with VNNI
 const Kernel& Int8By16VnniKernel(std::size_t target);
 
 // The number of steps of a single row whose products with x are computed together, ahead of time.
-inline constexpr std::size_t kStepsAhead = 8;
+inline constexpr std::size_t kPipelinedSteps = 8;
 // A matrix of this many bytes exceeds second-level caches.
 inline constexpr std::size_t kLargeMatrix = 8 << 20;
 // The number of rows of X in one pass over such a W.
@@ -96,15 +96,15 @@ inline std::uint32_t FloatModeOf(const Spec& spec) {
 
 // The number of buffers for states. A late member may write one step ahead of the leader, so an epoch has more.
 inline constexpr std::size_t kStateBuffers = 2, kStateBuffersOfEpoch = 4;
-// A pipelined projection keeps the attention scores of this many chunks, of kStepsAhead rows each.
+// A pipelined projection keeps the attention scores of this many chunks, of kPipelinedSteps rows each.
 inline constexpr std::size_t kPipelinedScoreChunks = 4;
 
 // The owner of scratch memory.
 enum class ScratchOwner {
-  kCaller,  // leads, and may access the caller's memory
-  kHelper,  // leads, with copies of inputs, and buffers for outputs and states
-  kEpoch,   // shared by the members
-  kMember,  // of one member
+  kCaller,   // leads, and may access the caller's memory
+  kClaimer,  // a helper that has claimed the item: leads, with copies of inputs, and buffers for outputs and states
+  kEpoch,    // shared by the members
+  kMember,   // of one member
 };
 
 // The arrays in the scratch memory of one owner, as byte offsets. CallScratch (plan.h) is the memory of all owners.
@@ -117,27 +117,27 @@ struct ScratchPlan {
               std::size_t x_rows_at_once) {
     const Spec& spec = packed.spec();
     const std::size_t row = packed.geometry().padded() * computed;
-    const bool steps = owner != ScratchOwner::kMember, own = owner != ScratchOwner::kEpoch;
-    const bool copies = owner == ScratchOwner::kHelper || SizeOf(spec.type) != computed;
+    const bool steps = owner != ScratchOwner::kMember, per_thread = owner != ScratchOwner::kEpoch;
+    const bool copies = owner == ScratchOwner::kClaimer || SizeOf(spec.type) != computed;
     const std::size_t before = spec.linear_before_reset ? 0 : 1;
     const std::size_t chunks = 2 * x_rows_at_once;  // the current chunk and the next
     MemoryLayout layout;
     const auto reserve = [&](bool is_wanted, std::size_t size) { return layout.Reserve(is_wanted ? size : 0); };
-    h = reserve(steps, (own ? kStateBuffers : kStateBuffersOfEpoch) * rows_at_once * row);
+    h = reserve(steps, (per_thread ? kStateBuffers : kStateBuffersOfEpoch) * rows_at_once * row);
     rh = reserve(steps, before * rows_at_once * row);
     z = reserve(steps, before * rows_at_once * row);
     xp = reserve(steps, x_rows_at_once * 3 * row);
     attention = reserve(steps && spec.attention, chunks * computed);
-    x = reserve(steps && (!own || copies), (own ? x_rows_at_once : chunks) * spec.I * computed);
-    x_rows = reserve(own, chunks * sizeof(void*));
-    h_rows = reserve(own, rows_at_once * sizeof(void*));
-    x_transposed = reserve(own, kStepsAhead * spec.I * computed);
-    const bool converts = own && (spec.storage == ElementType::kInt8 || spec.rounds_inputs);
+    x = reserve(steps && (!per_thread || copies), (per_thread ? x_rows_at_once : chunks) * spec.I * computed);
+    x_rows = reserve(per_thread, chunks * sizeof(void*));
+    h_rows = reserve(per_thread, rows_at_once * sizeof(void*));
+    x_transposed = reserve(per_thread, kPipelinedSteps * spec.I * computed);
+    const bool converts = per_thread && (spec.storage == ElementType::kInt8 || spec.rounds_inputs);
     x_converted = reserve(converts, x_rows_at_once * ConvertedRow(spec, spec.I));
     h_converted = reserve(converts, rows_at_once * ConvertedRow(spec, spec.H));
     sums = reserve(converts, amx::kTiles * amx::kRows * amx::kChannels * sizeof(std::int32_t));
-    y = reserve(owner == ScratchOwner::kHelper, x_rows_at_once * spec.H * SizeOf(spec.type));
-    states = reserve(owner == ScratchOwner::kHelper, rows_at_once * row);
+    y = reserve(owner == ScratchOwner::kClaimer, x_rows_at_once * spec.H * SizeOf(spec.type));
+    states = reserve(owner == ScratchOwner::kClaimer, rows_at_once * row);
     bytes = layout.bytes;
   }
 };

@@ -23,7 +23,7 @@ constexpr std::size_t kMaxRowsAtOnce = 64;
 // The most elements of X that are multiplied together. A sweep of one panel over them takes a few milliseconds.
 constexpr std::size_t kMaxInputsAtOnce = 1 << 22;
 // The minimum, regardless of size: room for the products of two chunks of a single row.
-constexpr std::size_t kMinXRowsAtOnce = 2 * kStepsAhead;
+constexpr std::size_t kMinXRowsAtOnce = 2 * kPipelinedSteps;
 // Up to these limits, a step is bound by the latency of its longest dependency chain, and two chains take no longer
 // than one: vectors of a step, and bytes of both directions' matrices R.
 constexpr std::size_t kMaxVectorsOfPair = 4;
@@ -213,14 +213,14 @@ CallScratch::CallScratch(const Packed& packed, const Plan& plan) {
   const std::size_t D = packed.spec().D;
   const bool splits = plan.members > 1;
   caller = bytes_of(ScratchOwner::kCaller);
-  helper = bytes_of(ScratchOwner::kHelper);
+  claimer = bytes_of(ScratchOwner::kClaimer);
   epoch = bytes_of(ScratchOwner::kEpoch);
   member = bytes_of(ScratchOwner::kMember);
-  helpers = plan.threads() == 1 || plan.directions_sequentially ? 0 : D * plan.row_groups - 1;
+  claimers = plan.threads() == 1 || plan.directions_sequentially ? 0 : D * plan.row_groups - 1;
   crews = splits ? D : 0;
   epochs = std::min(plan.members - 1, Crew::kMaxEpochs);
   seats = splits ? plan.threads() - 1 : 0;
-  bytes = (plan.interleave_directions ? 2 : 1) * caller + helpers * helper + crews * epochs * epoch + seats * member;
+  bytes = (plan.interleave_directions ? 2 : 1) * caller + claimers * claimer + crews * epochs * epoch + seats * member;
 }
 
 namespace {

@@ -62,8 +62,8 @@ WorkItem WorkItemOf(const Packed& packed, const Call& call, const Plan& plan, co
 // The scratch memory of a whole call: its size for each owner, and the number of owners. ScratchPlan has the arrays of
 // one owner.
 struct CallScratch {
-  std::size_t caller, helper, epoch, member;  // bytes of each
-  std::size_t helpers, crews, epochs, seats;  // the number of each
+  std::size_t caller, claimer, epoch, member;  // bytes of each
+  std::size_t claimers, crews, epochs, seats;  // the number of each
   std::size_t bytes;
 
   CallScratch(const Packed& packed, const Plan& plan);

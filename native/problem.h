@@ -88,13 +88,13 @@ inline constexpr C kLeastState = sizeof(C) == 8 ? static_cast<C>(0x1p-1000) : st
 // Rows of contiguous elements, addressed by byte strides.
 struct Rows {
   char* data = nullptr;
-  std::ptrdiff_t time = 0;
-  std::ptrdiff_t direction = 0;
-  std::ptrdiff_t row = 0;
+  std::ptrdiff_t time_stride = 0;
+  std::ptrdiff_t direction_stride = 0;
+  std::ptrdiff_t row_stride = 0;
 
   char* at(std::size_t t, std::size_t d, std::size_t b) const {
-    return data + static_cast<std::ptrdiff_t>(t) * time + static_cast<std::ptrdiff_t>(d) * direction +
-           static_cast<std::ptrdiff_t>(b) * row;
+    return data + static_cast<std::ptrdiff_t>(t) * time_stride + static_cast<std::ptrdiff_t>(d) * direction_stride +
+           static_cast<std::ptrdiff_t>(b) * row_stride;
   }
 };
 
@@ -106,7 +106,9 @@ inline Rows ContiguousRows(const void* data, const char* axes, std::size_t T, st
   std::size_t stride = row;  // may overflow if another axis is empty, but then it is not used
   for (std::size_t i = std::strlen(axes); i-- > 0;) {
     const char axis = axes[i];
-    (axis == 'T' ? rows.time : axis == 'D' ? rows.direction : rows.row) = static_cast<std::ptrdiff_t>(stride);
+    (axis == 'T'   ? rows.time_stride
+     : axis == 'D' ? rows.direction_stride
+                   : rows.row_stride) = static_cast<std::ptrdiff_t>(stride);
     stride *= axis == 'T' ? T : axis == 'D' ? D : B;
   }
   return rows;

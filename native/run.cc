@@ -84,7 +84,7 @@ class CallJob final : public Job {
     const CallScratch scratch(*packed, plan);
     next_scratch_ = scratch_.AtLeast(scratch.bytes);
     caller_ = Reserve(1, scratch.caller);
-    helpers_ = Reserve(scratch.helpers, helper_bytes_ = scratch.helper);
+    claimers_ = Reserve(scratch.claimers, claimer_bytes_ = scratch.claimer);
     members_ = Reserve(scratch.seats, member_bytes_ = scratch.member);
     for (std::size_t i = 0; i < scratch.crews; ++i) {
       crews_[i].Reset(scratch.seats, plan.members, scratch.epochs, Reserve(scratch.epochs, scratch.epoch),
@@ -161,7 +161,7 @@ class CallJob final : public Job {
     while (!plan_.directions_sequentially && !closed_.load(std::memory_order_acquire)) {
       const std::size_t mine = ClaimOne();
       if (mine == item_count_) break;
-      WorkItem item = WorkItemOf(*packed_, call_, plan_, order_, mine, helpers_ + (mine - 1) * helper_bytes_);
+      WorkItem item = WorkItemOf(*packed_, call_, plan_, order_, mine, claimers_ + (mine - 1) * claimer_bytes_);
       item.claim = &claims_[mine];
       if (plan_.members > 1) item.crew = &crews_[item.d];
       KernelOf(*packed_).lead(item);
@@ -219,9 +219,9 @@ class CallJob final : public Job {
   Buffer scratch_;
   unsigned char* next_scratch_ = nullptr;
   unsigned char* caller_ = nullptr;
-  unsigned char* helpers_ = nullptr;
+  unsigned char* claimers_ = nullptr;
   unsigned char* members_ = nullptr;
-  std::size_t helper_bytes_ = 0, member_bytes_ = 0;
+  std::size_t claimer_bytes_ = 0, member_bytes_ = 0;
   std::size_t item_count_ = 0;
   Claim claims_[2 * kMaxThreads];
   Crew crews_[2];

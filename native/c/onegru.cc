@@ -224,8 +224,8 @@ void ReadLayers(const onegru::LayerFile& file, const onegru_options& options, st
 // Points `rows` to a contiguous array [T, B] with `row` bytes per row.
 void SetRows(Rows& rows, const void* data, std::size_t B, std::size_t row) {
   rows.data = static_cast<char*>(const_cast<void*>(data));
-  rows.time = static_cast<std::ptrdiff_t>(B * row);
-  rows.row = static_cast<std::ptrdiff_t>(row);
+  rows.time_stride = static_cast<std::ptrdiff_t>(B * row);
+  rows.row_stride = static_cast<std::ptrdiff_t>(row);
 }
 
 }  // namespace

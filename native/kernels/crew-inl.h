@@ -46,7 +46,7 @@ class Membership {
   // `wait_budget`. Returns false if the caller has reclaimed the item.
   bool Regroup(ItemState<C, S>& s, size_t expected_helpers, std::chrono::nanoseconds wait_budget = kGatherTimeout) {
     Crew& crew = *s.item.crew;
-    if (!s.handover.CommitInWindow(s, s.y)) return false;
+    if (!s.handover.OpenWindowAndCommit(s, s.y)) return false;
     End(s);
     for (SpinDeadline waiting(wait_budget); crew.waiting() < expected_helpers && waiting.Wait();) {
     }
@@ -86,7 +86,7 @@ class Membership {
       return true;
     }
     size_t step = s.in.chunk_end;
-    if (s.in.IsPipelined()) step = HWY_MIN(step + kStepsAhead, s.steps);
+    if (s.in.IsPipelined()) step = HWY_MIN(step + kPipelinedSteps, s.steps);
     if (step == s.steps) return true;
     if (!s.handover.OpenWindow()) return false;
     // in.chunk is already the next chunk; a pipelined projection needs the chunk after it.
@@ -109,7 +109,7 @@ class Membership {
     const double each_row = 6.0 * static_cast<double>(s.spec.H) / static_cast<double>(s.members);
     double flops = each_row * static_cast<double>(s.spec.H * s.active);
     if (s.in.is_first_of_chunk)
-      flops += each_row * static_cast<double>(s.spec.I * HWY_MAX(s.in.x_count, 2 * kStepsAhead));
+      flops += each_row * static_cast<double>(s.spec.I * HWY_MAX(s.in.x_count, 2 * kPipelinedSteps));
     const auto slow = kMinWaitForMember + std::chrono::nanoseconds(static_cast<std::int64_t>(flops / kSlowGigaflops));
     if (s.in.is_first_of_chunk || meetings_ < kMeetingsToKnow) return slow;
     const auto each = (std::chrono::steady_clock::now() - began_) / meetings_;

@@ -1,4 +1,4 @@
-// How results reach the caller's arrays: where a step writes its rows of Y, and the windows of a helper.
+// How results reach the caller's arrays: where a step writes its rows of Y, and the windows of a claimer.
 
 #include <cstring>
 
@@ -18,7 +18,7 @@ namespace onegru {
 namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 
-// Where a step writes its rows of Y: to the caller's array or, on a helper, to a buffer.
+// Where a step writes its rows of Y: to the caller's array or, on a claimer, to a buffer.
 template <class C>
 struct RowsOfY {
   // With many rows, the results of a tile are far apart in Y, and writing whole rows after the step is up to 1.06 times
@@ -32,16 +32,17 @@ struct RowsOfY {
 
   // Finds the destinations of this step's rows of Y, if there are several. Usually they are equally spaced.
   HWY_INLINE void Locate(const RowView<C>& view) {
-    in_line = view.item.order == nullptr && (view.call.lengths == nullptr || !view.reversed);
-    if (HWY_UNLIKELY(!in_line) || view.call.Y.data == nullptr || !view.IsLeader()) return;
+    is_evenly_spaced = view.item.order == nullptr && (view.call.lengths == nullptr || !view.reversed);
+    if (HWY_UNLIKELY(!is_evenly_spaced) || view.call.Y.data == nullptr || !view.IsLeader()) return;
     to = AddressOf(view, 0);
-    pitch = view.owner == ScratchOwner::kHelper ? static_cast<std::ptrdiff_t>(view.spec.H * SizeOf(view.spec.type))
-                                                : view.call.Y.row * static_cast<std::ptrdiff_t>(view.item.stride);
+    pitch = view.owner == ScratchOwner::kClaimer
+                ? static_cast<std::ptrdiff_t>(view.spec.H * SizeOf(view.spec.type))
+                : view.call.Y.row_stride * static_cast<std::ptrdiff_t>(view.item.stride);
   }
 
   // The destination of a row of Y in this step.
   HWY_INLINE char* AddressOf(const RowView<C>& view, size_t slot) const {
-    if (HWY_LIKELY(view.owner != ScratchOwner::kHelper))
+    if (HWY_LIKELY(view.owner != ScratchOwner::kClaimer))
       return view.call.Y.at(view.TimeOf(slot, view.step), view.item.d, view.Row(slot));
     return buffer + (place + slot) * view.spec.H * SizeOf(view.spec.type);
   }
@@ -56,20 +57,20 @@ struct RowsOfY {
     }
   }
 
-  bool by_tile = false;      // whether tiles write to Y
-  bool by_row = false;       // rows of Y, or parts of them, are written after each step
-  bool in_line = false;      // whether this step's rows of Y are equally spaced
-  char* to = nullptr;        // the first of these rows
-  std::ptrdiff_t pitch = 0;  // the distance between them, in bytes
-  char* buffer = nullptr;    // a helper's rows of Y
-  size_t place = 0;          // the place of this step's rows in `buffer`
+  bool by_tile = false;           // whether tiles write to Y
+  bool by_row = false;            // rows of Y, or parts of them, are written after each step
+  bool is_evenly_spaced = false;  // whether this step's rows of Y are equally spaced
+  char* to = nullptr;             // the first of these rows
+  std::ptrdiff_t pitch = 0;       // the distance between them, in bytes
+  char* buffer = nullptr;         // a claimer's rows of Y
+  size_t place = 0;               // the place of this step's rows in `buffer`
 };
 
-// The windows in which a helper reads the caller's memory and commits results (team.h). For other threads there is no
+// The windows in which a claimer reads the caller's memory and commits results (team.h). For other threads there is no
 // claim, and they need no window.
 template <class C>
 struct Handover {
-  explicit Handover(const RowView<C>& view) : claim(view.owner == ScratchOwner::kHelper ? view.item.claim : nullptr) {}
+  explicit Handover(const RowView<C>& view) : claim(view.owner == ScratchOwner::kClaimer ? view.item.claim : nullptr) {}
 
   bool OpenWindow() { return claim == nullptr || claim->OpenWindow(); }
   void CloseWindow(bool done = false) {
@@ -77,7 +78,7 @@ struct Handover {
   }
 
   // Opens a window and commits all steps before this one. The window stays open, for the inputs of the next chunk.
-  HWY_INLINE bool CommitInWindow(const RowView<C>& view, RowsOfY<C>& y) {
+  HWY_INLINE bool OpenWindowAndCommit(const RowView<C>& view, RowsOfY<C>& y) {
     return claim == nullptr || CommitSteps(view, y);
   }
 

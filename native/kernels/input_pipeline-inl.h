@@ -1,7 +1,7 @@
 // The inputs of the next steps: which rows of X form a chunk, when they are projected, and where xp lies.
 
 #include "hwy/highway.h"
-#include "native/kernels/ahead-inl.h"
+#include "native/kernels/pipelined_projection-inl.h"
 #include "native/kernels/products/int8-inl.h"
 #include "native/kernels/rows-inl.h"
 #include "native/kernels/products/sweep-inl.h"
@@ -24,22 +24,22 @@ enum class InputProjection {
   kFusedPerTile,   // in the step, before the product of each tile with R, so that a panel of W is read just before R's
   kFusedPerPanel,  // the same for more rows than a tile has: all rows of a panel before its tiles
   kPerStep,        // before each step: for one row, one panel and few inputs
-  kPipelined,      // for kStepsAhead steps, during the products with h in the previous chunk: for one row
+  kPipelined,      // for kPipelinedSteps steps, during the products with h in the previous chunk: for one row
 };
 
-// Whether the input projection may be pipelined.
+// Whether the input projection may be pipelined: its tile of rows needs 24 registers, the panel of R four more.
 template <class S>
-inline constexpr bool kCanPipeline = kCanProjectAhead && !kConvertsInputs<S>;
+inline constexpr bool kCanPipeline = kLargeTiles && !kConvertsInputs<S>;
 
 // The chunk that is in progress, and the memory of its inputs and of its xp.
 template <class C>
 struct InputPipeline {
-  // own: this thread's scratch.
-  InputPipeline(const RowView<C>& view, unsigned char* own, const ScratchPlan& plan)
-      : copies(view.owner == ScratchOwner::kHelper || !view.io_is_compute_type),
-        x_rows(reinterpret_cast<const C**>(own + plan.x_rows)),
-        x_transposed(reinterpret_cast<C*>(own + plan.x_transposed)),
-        x_converted(own + plan.x_converted) {}
+  // own_scratch: this thread's scratch.
+  InputPipeline(const RowView<C>& view, unsigned char* own_scratch, const ScratchPlan& plan)
+      : copies(view.owner == ScratchOwner::kClaimer || !view.io_is_compute_type),
+        x_rows(reinterpret_cast<const C**>(own_scratch + plan.x_rows)),
+        x_transposed(reinterpret_cast<C*>(own_scratch + plan.x_transposed)),
+        x_converted(own_scratch + plan.x_converted) {}
 
   // Starts chunks at the current step, and chooses the kind of projection. is_single_tile: the rows are for
   // ForSingleTile.
@@ -48,15 +48,15 @@ struct InputPipeline {
     const size_t panels = view.geometry.panels();
     // Each member must make the same decision, because all members share xp, and its layout depends on this decision.
     const size_t part_of_R = view.padded / view.members * 3 * view.spec.H * sizeof(S);
-    const bool is_ahead = kCanPipeline<S> && view.count == 1 && view.steps - view.step >= kMinStepsAhead &&
-                          part_of_R >= kMinBytesAhead && part_of_R < kLargeMatrix;
+    const bool pipelined = kCanPipeline<S> && view.count == 1 && view.steps - view.step >= kMinStepsToPipeline &&
+                           part_of_R >= kMinBytesToPipeline && part_of_R < kLargeMatrix;
     const bool is_by_step = is_single_tile && view.owner == ScratchOwner::kCaller && panels == 1 && view.spec.D == 1 &&
                             view.spec.I <= kMaxInputsByStep && view.steps > 1;
-    mode = is_by_step ? InputProjection::kPerStep : is_ahead ? InputProjection::kPipelined : InputProjection::kChunked;
-    most_rows = is_ahead ? kStepsAhead : view.item.x_rows_at_once;
-    ONEGRU_ASSERT(!is_ahead || kPipelinedScoreChunks * kStepsAhead <= 2 * view.item.x_rows_at_once);
-    xp_row = is_ahead ? 3 * kLanesOf<C> : 3 * view.padded;
-    xp_panel = is_ahead ? kStepsAhead * 3 * kLanesOf<C> : 3 * kLanesOf<C>;
+    mode = is_by_step ? InputProjection::kPerStep : pipelined ? InputProjection::kPipelined : InputProjection::kChunked;
+    most_rows = pipelined ? kPipelinedSteps : view.item.x_rows_at_once;
+    ONEGRU_ASSERT(!pipelined || kPipelinedScoreChunks * kPipelinedSteps <= 2 * view.item.x_rows_at_once);
+    xp_row = pipelined ? 3 * kLanesOf<C> : 3 * view.padded;
+    xp_panel = pipelined ? kPipelinedSteps * 3 * kLanesOf<C> : 3 * kLanesOf<C>;
     chunk = 0;
     chunk_end = view.step;
     is_first_of_chunk = true;
@@ -75,7 +75,7 @@ struct InputPipeline {
       for (; step < view.steps && (gathered == 0 || gathered + running <= most_rows); ++step) {
         const char* from = call.X.at(view.TimeOf(0, step), 0, view.Row(0));
         for (size_t slot = 0; slot < running;
-             ++slot, from += call.X.row * static_cast<std::ptrdiff_t>(view.item.stride))
+             ++slot, from += call.X.row_stride * static_cast<std::ptrdiff_t>(view.item.stride))
           x_rows[place + gathered++] = reinterpret_cast<const C*>(from);
       }
       return gathered;
@@ -139,7 +139,7 @@ struct InputPipeline {
   size_t xp_row = 0, xp_panel = 0;   // distances of rows and panels of xp
   C* xp_to = nullptr;                // the destination of a tile
   const C* xp_step = nullptr;        // xp of this step
-  C* xp_ahead = nullptr;             // xp of the next chunk
+  C* xp_next = nullptr;              // xp of the next chunk
   C* attention;                      // of rows of X
   const C* attention_step = nullptr;
 };

@@ -7,7 +7,7 @@
 #include "hwy/highway.h"
 #include "native/float_mode.h"
 #include "native/kernels/activations-inl.h"
-#include "native/kernels/ahead-inl.h"
+#include "native/kernels/pipelined_projection-inl.h"
 #include "native/kernels/products/amx.h"
 #include "native/kernels/handover-inl.h"
 #include "native/kernels/input_pipeline-inl.h"
@@ -30,8 +30,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Whether z and r are within 0…1 and n is within ±1. Then every state is within ±1, because h lies between n and the
 // previous state.
 inline bool AreWithinUnit(Function f, Function g) {
-  const auto is_share = [](Function x) { return x == Function::kSigmoid || x == Function::kHardSigmoid; };
-  return is_share(f) && (is_share(g) || g == Function::kTanh || g == Function::kSoftsign);
+  const auto is_in_0_1 = [](Function x) { return x == Function::kSigmoid || x == Function::kHardSigmoid; };
+  return is_in_0_1(f) && (is_in_0_1(g) || g == Function::kTanh || g == Function::kSoftsign);
 }
 
 // With at least this many rows, and this many rows times inputs, AMX is faster than VNNI (measured on Sapphire Rapids
@@ -100,9 +100,9 @@ class Cancellation {
 // The state that the gates of a step need, for matrices of any type. C: the compute type.
 template <class C>
 struct StepState : RowView<C>, Cancellation {
-  // own: this thread's scratch. The rest of a member's scratch belongs to its epoch.
-  StepState(const WorkItem& item, ScratchOwner owner, unsigned char* own)
-      : StepState(item, owner, own, PlanOf(item, owner)) {}
+  // own_scratch: this thread's scratch. The rest of a member's scratch belongs to its epoch.
+  StepState(const WorkItem& item, ScratchOwner owner, unsigned char* own_scratch)
+      : StepState(item, owner, own_scratch, PlanOf(item, owner)) {}
 
   // Switches to this thread's own scratch.
   void UseOwnScratch() { UseOwnScratch(PlanOf(this->item, this->owner)); }
@@ -130,22 +130,22 @@ struct StepState : RowView<C>, Cancellation {
   HWY_ALIGN C tile_sums[kMaxSums * kLanesOf<C>];
 
  private:
-  StepState(const WorkItem& item, ScratchOwner owner, unsigned char* own, const ScratchPlan& plan)
+  StepState(const WorkItem& item, ScratchOwner owner, unsigned char* own_scratch, const ScratchPlan& plan)
       : RowView<C>(item, owner),
         Cancellation(owner == ScratchOwner::kCaller ? item.call->token : nullptr, this->spec, kLanesOf<C>),
         handover(*this),
-        in(*this, own, plan),
+        in(*this, own_scratch, plan),
         weights(item.packed->direction(item.d)),
         f(this->spec.f[item.d]),
         g(this->spec.g[item.d]),
         is_default(f.function == Function::kSigmoid && g.function == Function::kTanh &&
                    this->spec.clip == std::numeric_limits<double>::infinity()),
-        h_rows(reinterpret_cast<const C**>(own + plan.h_rows)),
-        h_converted(own + plan.h_converted),
-        sums(reinterpret_cast<std::int32_t*>(own + plan.sums)),
-        own_(own) {
-    y.buffer = reinterpret_cast<char*>(own + plan.y);
-    handover.states = reinterpret_cast<C*>(own + plan.states);
+        h_rows(reinterpret_cast<const C**>(own_scratch + plan.h_rows)),
+        h_converted(own_scratch + plan.h_converted),
+        sums(reinterpret_cast<std::int32_t*>(own_scratch + plan.sums)),
+        own_scratch_(own_scratch) {
+    y.buffer = reinterpret_cast<char*>(own_scratch + plan.y);
+    handover.states = reinterpret_cast<C*>(own_scratch + plan.states);
     UseOwnScratch(plan);
   }
 
@@ -155,7 +155,7 @@ struct StepState : RowView<C>, Cancellation {
 
   void UseOwnScratch(const ScratchPlan& plan) {
     this->SelectPanels(0, 1);
-    if (this->IsLeader()) UseScratch(own_, plan, kStateBuffers);
+    if (this->IsLeader()) UseScratch(own_scratch_, plan, kStateBuffers);
   }
 
   // Keeps the states in `buffers` buffers, and the inputs, at these places.
@@ -168,7 +168,7 @@ struct StepState : RowView<C>, Cancellation {
     in.xp = at(plan.xp), in.attention = at(plan.attention), in.x = at(plan.x);
   }
 
-  unsigned char* const own_;
+  unsigned char* const own_scratch_;
 };
 
 // S: the type that matrices are stored in.
@@ -192,7 +192,7 @@ struct ItemState : StepState<C> {
     if (used_amx) amx::Release();
   }
 
-  Ahead<C, S> ahead;
+  PipelinedProjection<C, S> pipelined;
   bool used_amx = false;  // this thread may have configured tiles
   const bool may_use_amx = kHasAmx<S> && MayUseAmx(this->item.packed->target(), kIsRounded<S>) &&
                            this->spec.group == 0 && AmxCanMultiply(this->geometry, kIsRounded<S>);

@@ -2,11 +2,11 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "native/kernels/ahead-inl.h"
+#include "native/kernels/pipelined_projection-inl.h"
 #include "native/kernels/products/int8-inl.h"
 #include "native/kernels/item-inl.h"
-#include "native/kernels/products/product-inl.h"
-#include "native/kernels/products/products-inl.h"
+#include "native/kernels/products/multiply-inl.h"
+#include "native/kernels/products/tile_sums-inl.h"
 #include "native/kernels/products/sweep-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_PROJECTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -28,7 +28,7 @@ void StartChunks(ItemState<C, S>& s) {
   s.active = s.count;
   s.is_single_tile = s.count == 1 && !s.IsShared() && s.geometry.panels() <= kMaxPanelsOfSingleTile;
   s.in.template Start<S>(s, s.is_single_tile);
-  s.ahead.Drop();
+  s.pipelined.Drop();
   s.y.ChooseWriter(s);
   s.y.place = 0;
 }
@@ -235,14 +235,14 @@ HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
 
 // Prepares a chunk of a pipelined projection. Except for the first chunk, most of it is already complete.
 template <class C, class S>
-void PrepareAhead(ItemState<C, S>& s) {
+void PreparePipelinedChunk(ItemState<C, S>& s) {
   InputPipeline<C>& in = s.in;
   const size_t full_end = HWY_MIN(s.last, s.geometry.full_panels());
   const size_t place = in.Place(s, in.chunk), next = in.Place(s, in.chunk + 1);
   const bool first = in.chunk == 0;
   size_t end = s.step;
   size_t rows = first ? in.Gather(s, end, in.chunk, !s.IsShared()) : 0;
-  in.chunk_end = end = HWY_MIN(s.step + kStepsAhead, s.steps);
+  in.chunk_end = end = HWY_MIN(s.step + kPipelinedSteps, s.steps);
   const size_t next_rows = in.Gather(s, end, in.chunk + 1, !s.IsShared());
   s.handover.CloseWindow();
   in.attention_step = in.attention + in.ScorePlace(s, in.chunk);
@@ -250,19 +250,19 @@ void PrepareAhead(ItemState<C, S>& s) {
     in.xp_step = in.xp;
     ProjectChunk(s, place, rows, in.xp, s.first);
   } else {
-    s.ahead.Finish(hn::ScalableTag<C>(), [&] { return s.PollCancel(kStepsAhead); });
-    in.xp_step = in.xp_ahead;
+    s.pipelined.Finish(hn::ScalableTag<C>(), [&] { return s.PollCancel(kPipelinedSteps); });
+    in.xp_step = in.xp_next;
   }
   if (next_rows == 0) return;
-  in.xp_ahead = in.xp_step == in.xp ? in.xp + kStepsAhead * 3 * s.padded : in.xp;
-  ProjectChunk(s, next, next_rows, in.xp_ahead, full_end);
-  for (size_t r = 0; r < kStepsAhead; ++r) {
+  in.xp_next = in.xp_step == in.xp ? in.xp + kPipelinedSteps * 3 * s.padded : in.xp;
+  ProjectChunk(s, next, next_rows, in.xp_next, full_end);
+  for (size_t r = 0; r < kPipelinedSteps; ++r) {
     const C* const x = r < next_rows ? in.x_rows[next + r] : nullptr;
     C* const to = in.x_transposed + r;
-    for (size_t k = 0; k < s.spec.I; ++k) to[k * kStepsAhead] = x == nullptr ? C{0} : x[k];
+    for (size_t k = 0; k < s.spec.I; ++k) to[k * kPipelinedSteps] = x == nullptr ? C{0} : x[k];
   }
-  s.ahead.Start(static_cast<const S*>(s.weights.W), s.spec.I, s.spec.H, s.geometry, s.first, full_end, in.x_transposed,
-                static_cast<const C*>(s.weights.bx), in.xp_ahead);
+  s.pipelined.Start(static_cast<const S*>(s.weights.W), s.spec.I, s.spec.H, s.geometry, s.first, full_end,
+                    in.x_transposed, static_cast<const C*>(s.weights.bx), in.xp_next);
 }
 
 // Prepares the next chunk of steps.
@@ -270,7 +270,7 @@ template <class C, class S>
 HWY_INLINE void PrepareNext(ItemState<C, S>& s) {
   s.in.is_first_of_chunk = true;
   if constexpr (kCanPipeline<S>) {
-    s.in.IsPipelined() ? PrepareAhead(s) : PrepareChunk(s);
+    s.in.IsPipelined() ? PreparePipelinedChunk(s) : PrepareChunk(s);
   } else {
     PrepareChunk(s);
   }
@@ -301,9 +301,9 @@ HWY_INLINE void ProjectTile(ItemState<C, S>& s, const Tile& tile) {
     if constexpr (kRows == 1 || kRows * kPanels * 3 * kSumsPerGateOf<S> <= kMaxSums) {
       ComputeTileOutOfLine<kRows, kPanels>(op, tile.d, tile.row, tile.panel, tile.width);
     } else {
-      const FullWidth<std::remove_const_t<decltype(tile.d)>> whole;
+      const FullWidth<std::remove_const_t<decltype(tile.d)>> full_width;
       for (size_t p = 0; p + 1 < kPanels; ++p)
-        ComputeTileOutOfLine<kRows, 1>(op, tile.d, tile.row, tile.panel + p, whole);
+        ComputeTileOutOfLine<kRows, 1>(op, tile.d, tile.row, tile.panel + p, full_width);
       ComputeTileOutOfLine<kRows, 1>(op, tile.d, tile.row, tile.panel + kPanels - 1, tile.width);
     }
   }

@@ -32,7 +32,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class C, class S>
 class Sequence {
  public:
-  Sequence(const WorkItem& item, ScratchOwner owner, unsigned char* own) : s_(item, owner, own) {}
+  Sequence(const WorkItem& item, ScratchOwner owner, unsigned char* own_scratch) : s_(item, owner, own_scratch) {}
 
   // Runs all rows of the item, as its leader.
   void Lead() {
@@ -108,7 +108,7 @@ class Sequence {
       if (s_.step % kStepsPerPoll == 0 && !s_.PollCancel(kStepsPerPoll)) return false;
       PrepareStep(s_);
     } else if (s_.step == s_.in.chunk_end) {
-      if (s_.IsStopped() || !s_.handover.CommitInWindow(s_, s_.y)) return false;
+      if (s_.IsStopped() || !s_.handover.OpenWindowAndCommit(s_, s_.y)) return false;
       PrepareNext(s_);
     }
     return true;
@@ -164,7 +164,7 @@ class KernelFloatMode {
 template <class C, class S>
 void LeadItem(const WorkItem& item) {
   const KernelFloatMode mode(item);
-  const ScratchOwner owner = item.claim == nullptr ? ScratchOwner::kCaller : ScratchOwner::kHelper;
+  const ScratchOwner owner = item.claim == nullptr ? ScratchOwner::kCaller : ScratchOwner::kClaimer;
   Sequence<C, S> sequence(item, owner, item.scratch);
   sequence.Lead();
   sequence.ReleaseAmx();

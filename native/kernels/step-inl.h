@@ -65,13 +65,13 @@ HWY_INLINE void Attend(const StepState<C>& s, Part part) {
   if (HWY_LIKELY(!s.spec.attention)) return;
   part.ForEach(ONEGRU_AT {
     const C a = s.in.attention_step[at.row];
-    const auto one = hn::Set(at.d, C{1}), rest = hn::Set(at.d, C{1} - a);
+    const auto one = hn::Set(at.d, C{1}), one_minus_a = hn::Set(at.d, C{1} - a);
     if (!s.spec.has_dien_attention) {
-      at.z = hn::Mul(rest, at.z);
+      at.z = hn::Mul(one_minus_a, at.z);
     } else if (HWY_UNLIKELY(std::isinf(a))) {  // the sum of its two parts would be NaN
       at.z = NegMultiplyAdd(hn::Set(at.d, a), hn::Sub(one, at.z), one);
     } else {
-      at.z = MultiplyAdd(hn::Set(at.d, a), at.z, rest);
+      at.z = MultiplyAdd(hn::Set(at.d, a), at.z, one_minus_a);
     }
   });
 }
@@ -131,12 +131,12 @@ HWY_INLINE void Blend(const StepState<C>& s, Part part, const Z& z) {
     hn::Store(at.n, at.d, next + place);
   });
   if (!s.y.by_tile) return;
-  const bool in_line = s.y.in_line, io_is_compute_type = s.io_is_compute_type;
+  const bool is_evenly_spaced = s.y.is_evenly_spaced, io_is_compute_type = s.io_is_compute_type;
   char* const y_to = s.y.to;
   const std::ptrdiff_t y_pitch = s.y.pitch;
   part.ForEach(ONEGRU_AT {
-    const bool is_near = !at.kIsOfOneRow && HWY_LIKELY(in_line);
-    char* const row = is_near ? y_to + static_cast<std::ptrdiff_t>(at.row) * y_pitch : s.y.AddressOf(s, at.row);
+    const bool uses_pitch = !at.kIsOfOneRow && HWY_LIKELY(is_evenly_spaced);
+    char* const row = uses_pitch ? y_to + static_cast<std::ptrdiff_t>(at.row) * y_pitch : s.y.AddressOf(s, at.row);
     const C* const state = next + at.row * padded + at.panel * kLanesOf<C>;
     if (HWY_UNLIKELY(!io_is_compute_type)) return s.StoreIn16Bits(state, at.width, row + 2 * at.panel * kLanesOf<C>);
     C* const to = reinterpret_cast<C*>(row) + at.panel * kLanesOf<C>;
@@ -254,7 +254,7 @@ struct RecurrentOp {
   ConvertedProduct Product() const
     requires kHasAmx<S>
   {
-    return {kIsFirst ? s.weights.R : s.weights.N, s.spec.H, s.h_converted};
+    return {kIsFirst ? s.weights.R : s.weights.Rh, s.spec.H, s.h_converted};
   }
 
   template <class D, class Width>
@@ -267,7 +267,7 @@ struct RecurrentOp {
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
     if constexpr (kIsFirst) ProjectTile(s, tile);
-    AddRecurrent<kWithPipelined>(s, kIsFirst ? s.weights.R : s.weights.N, kIsFirst ? s.weights.of_R : s.weights.of_N,
+    AddRecurrent<kWithPipelined>(s, kIsFirst ? s.weights.R : s.weights.Rh, kIsFirst ? s.weights.of_R : s.weights.of_Rh,
                                  tile, [&]() HWY_ATTR { tile.ForEach(ONEGRU_AT { Stages().Start(at); }); });
   }
 };
@@ -306,7 +306,7 @@ HWY_INLINE void Compute(ItemState<C, S>& s, C* states) {
   const bool backwards = ((s.step + s.call.sweep_parity) & 1) != 0;
   PrepareStates(s, states);
   if constexpr (kWithPipelined) {
-    ForTiles<kWideAhead[op.kGates]>(d, s.geometry, 1, s.first, s.last, backwards, op);
+    ForTiles<kPanelsOfPipelinedTile[op.kGates]>(d, s.geometry, 1, s.first, s.last, backwards, op);
   } else if (s.is_single_tile) {
     ForSingleTile(d, s.geometry, op);
   } else {

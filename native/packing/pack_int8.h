@@ -22,14 +22,14 @@ inline std::size_t PlaceInQuads(std::size_t gates, std::size_t width, std::size_
 template <std::size_t kGates>
 void PackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const float* M,
               const std::size_t (&gates)[kGates], std::int8_t* to, float* scale, std::int32_t* correction) {
-  const std::size_t stored = RoundUpTo(kQuad, K), groups = Groups(spec, K);
+  const std::size_t stored_K = RoundUpTo(kQuad, K), groups = Groups(spec, K);
   std::vector<std::int8_t> q(K);
   for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
     const std::size_t width = geometry.width(panel);
-    std::int8_t* const begin = to + geometry.offset(panel, stored, kGates);
+    std::int8_t* const begin = to + geometry.offset(panel, stored_K, kGates);
     for (std::size_t g = 0; g < kGates; ++g) {
       for (std::size_t u = 0; u < width; ++u) {
-        const std::size_t channel = gates[g] * geometry.H + panel * geometry.lanes + u;
+        const std::size_t channel = gates[g] * geometry.units + panel * geometry.lanes + u;
         for (std::size_t group = 0; group < groups; ++group) {
           const std::size_t at = ((panel * groups + group) * kGates + g) * geometry.lanes + u;
           const std::size_t first = group * spec.group, last = groups == 1 ? K : std::min(K, first + spec.group);
@@ -50,15 +50,15 @@ void PackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const f
 template <std::size_t kGates>
 void UnpackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const void* from, const Channels& channels,
                 const std::size_t (&gates)[kGates], float* M) {
-  const std::size_t stored = RoundUpTo(kQuad, K), groups = Groups(spec, K);
-  for (std::size_t j = 0; j < geometry.H; ++j) {
+  const std::size_t stored_K = RoundUpTo(kQuad, K), groups = Groups(spec, K);
+  for (std::size_t j = 0; j < geometry.units; ++j) {
     const std::size_t panel = j / geometry.lanes, u = j % geometry.lanes;
-    const auto* const begin = static_cast<const std::int8_t*>(from) + geometry.offset(panel, stored, kGates);
+    const auto* const begin = static_cast<const std::int8_t*>(from) + geometry.offset(panel, stored_K, kGates);
     for (std::size_t g = 0; g < kGates; ++g) {
       for (std::size_t k = 0; k < K; ++k) {
         const std::size_t group = groups == 1 ? 0 : k / spec.group;
         const float scale = channels.scale[((panel * groups + group) * kGates + g) * geometry.lanes + u];
-        M[(gates[g] * geometry.H + j) * K + k] =
+        M[(gates[g] * geometry.units + j) * K + k] =
             scale * static_cast<float>(begin[PlaceInQuads(kGates, geometry.width(panel), k, g, u)]);
       }
     }

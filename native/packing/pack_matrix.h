@@ -64,7 +64,7 @@ void PackPanel(const Geometry& geometry, std::size_t K, const T* M, const std::s
   const std::size_t lanes = geometry.lanes, stride = kGates * lanes;
   for (std::size_t g = 0; g < kGates; ++g) {
     for (std::size_t u = 0; u < lanes; u += 4) {
-      const T* const from = M + (gates[g] * geometry.H + panel * lanes + u) * K;
+      const T* const from = M + (gates[g] * geometry.units + panel * lanes + u) * K;
       T* const at = to + g * lanes + u;
       std::size_t k = 0;
       for (; k + 4 <= K; k += 4) Transpose4(from + k, K, at + k * stride, stride);
@@ -80,10 +80,10 @@ template <class T, std::size_t kGates>
 void PackMatrix(const Spec& spec, const Geometry& geometry, std::size_t K, const T* M,
                 const std::size_t (&gates)[kGates], unsigned char* to) {
   const ElementType storage = spec.storage;
-  const std::size_t stored = StoredInputs(spec, K);
+  const std::size_t stored_K = StoredInputs(spec, K);
   for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
     const std::size_t width = geometry.width(panel);
-    const std::size_t begin = geometry.offset(panel, stored, kGates);
+    const std::size_t begin = geometry.offset(panel, stored_K, kGates);
     const bool is_same = storage == (sizeof(T) == 8 ? ElementType::kFloat64 : ElementType::kFloat32);
     if (is_same && width == geometry.lanes && width % 4 == 0) {
       PackPanel(geometry, K, M, gates, panel, reinterpret_cast<T*>(to) + begin);
@@ -92,8 +92,8 @@ void PackMatrix(const Spec& spec, const Geometry& geometry, std::size_t K, const
     for (std::size_t k = 0; k < K; ++k) {
       for (std::size_t g = 0; g < kGates; ++g) {
         for (std::size_t u = 0; u < width; ++u) {
-          const std::size_t unit = gates[g] * geometry.H + panel * geometry.lanes + u;
-          Put(storage, to, begin + Place(storage, stored, kGates, width, k, g, u), M[unit * K + k]);
+          const std::size_t unit = gates[g] * geometry.units + panel * geometry.lanes + u;
+          Put(storage, to, begin + Place(storage, stored_K, kGates, width, k, g, u), M[unit * K + k]);
         }
       }
     }
@@ -125,16 +125,16 @@ template <class T, std::size_t kGates>
 void UnpackMatrix(const Spec& spec, const Geometry& geometry, std::size_t K, const void* from,
                   const std::size_t (&gates)[kGates], T* M) {
   const ElementType storage = spec.storage;
-  const std::size_t stored = StoredInputs(spec, K);
+  const std::size_t stored_K = StoredInputs(spec, K);
   for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
     const std::size_t width = geometry.width(panel);
-    const std::size_t begin = geometry.offset(panel, stored, kGates);
+    const std::size_t begin = geometry.offset(panel, stored_K, kGates);
     for (std::size_t k = 0; k < K; ++k) {
       for (std::size_t g = 0; g < kGates; ++g) {
         for (std::size_t u = 0; u < width; ++u) {
-          const std::size_t unit = gates[g] * geometry.H + panel * geometry.lanes + u;
+          const std::size_t unit = gates[g] * geometry.units + panel * geometry.lanes + u;
           M[unit * K + k] = Get<T>(storage, static_cast<const unsigned char*>(from),
-                                   begin + Place(storage, stored, kGates, width, k, g, u));
+                                   begin + Place(storage, stored_K, kGates, width, k, g, u));
         }
       }
     }

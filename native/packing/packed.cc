@@ -159,7 +159,7 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
         packed.R = matrix(given.R, H, {order.z, order.r, order.n}, packed.of_R);
       } else {
         packed.R = matrix(given.R, H, {order.z, order.r}, packed.of_R);
-        packed.N = matrix(given.R, H, {order.n}, packed.of_N);
+        packed.Rh = matrix(given.R, H, {order.n}, packed.of_Rh);
       }
       auto* const bx = reinterpret_cast<T*>(take(bx_bytes));
       auto* const bn = reinterpret_cast<T*>(take(bn_bytes));
@@ -188,7 +188,7 @@ void Packed::Unpack(void* W, void* R) const {
         matrix(packed.R, packed.of_R, H, {0, 1, 2}, r);
       } else {
         matrix(packed.R, packed.of_R, H, {0, 1}, r);
-        matrix(packed.N, packed.of_N, H, {2}, r);
+        matrix(packed.Rh, packed.of_Rh, H, {2}, r);
       }
     }
   };

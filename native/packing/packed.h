@@ -10,7 +10,7 @@
 // extracts the two float32 vectors of a vector of pairs. In int8, four inputs are interleaved:
 // [k / 4][gate][unit][k % 4], with zeros after the last. One instruction multiplies all four into a 32-bit sum.
 //
-// W has the gates z, r, n, and so does R with reset after. With reset before, R has z and r, and N, the matrix of n,
+// W has the gates z, r, n, and so does R with reset after. With reset before, R has z and r, and Rh, the matrix of n,
 // follows, because it is multiplied with r∘h. A narrow panel has no padding: full-vector loads read the data after it.
 //
 // An output channel is a row of W or R. In int8, its weights are integers in ±127 times the scale of the channel, or of
@@ -58,16 +58,16 @@ struct MemoryLayout {
 struct Geometry {
   constexpr Geometry() = default;
   constexpr Geometry(std::size_t units, std::size_t lanes)
-      : H(units), lanes(lanes), full_(units / lanes), panels_((units + lanes - 1) / lanes) {}
+      : units(units), lanes(lanes), full_(units / lanes), panels_((units + lanes - 1) / lanes) {}
 
-  std::size_t H = 0;
+  std::size_t units = 0;  // H, or of a matrix for the gradients, its padded columns
   std::size_t lanes = 1;
 
   std::size_t panels() const { return panels_; }
   std::size_t full_panels() const { return full_; }
-  // H, rounded up to full vectors: the length of a row of scratch.
+  // The units, rounded up to full vectors: the length of a row of scratch.
   std::size_t padded() const { return panels() * lanes; }
-  std::size_t width(std::size_t panel) const { return panel < full_panels() ? lanes : H - full_ * lanes; }
+  std::size_t width(std::size_t panel) const { return panel < full_panels() ? lanes : units - full_ * lanes; }
   // Returns the offset of a panel, in elements, in a matrix with K inputs and G gates.
   std::size_t offset(std::size_t panel, std::size_t K, std::size_t G) const { return panel * lanes * K * G; }
 
@@ -77,7 +77,7 @@ struct Geometry {
 
 // Returns whether AMX can multiply the full panels: they must have AMX's width, and there must be enough of them.
 constexpr bool AmxCanMultiply(const Geometry& geometry, bool of_bfloat16 = false) {
-  return geometry.lanes == amx::kChannels && geometry.H >= (of_bfloat16 ? 1 : 2) * amx::kChannels;
+  return geometry.lanes == amx::kChannels && geometry.units >= (of_bfloat16 ? 1 : 2) * amx::kChannels;
 }
 
 // Returns whether the inputs of a matrix are stored in pairs.
@@ -109,10 +109,10 @@ struct Channels {
 struct PackedDirection {
   const void* W;
   const void* R;
-  const void* N;              // null with reset after
-  const void* bx;             // [panel][z, r, n][lanes]: the initial values of the products with x
-  const void* bn;             // [panel][lanes]: the initial value of n's product with h, with reset after
-  Channels of_W, of_R, of_N;  // in int8
+  const void* Rh;              // null with reset after
+  const void* bx;              // [panel][z, r, n][lanes]: the initial values of the products with x
+  const void* bn;              // [panel][lanes]: the initial value of n's product with h, with reset after
+  Channels of_W, of_R, of_Rh;  // in int8
 };
 
 // The weights of a direction before packing: W [3H, I], R [3H, H] and their biases [3H]; null biases are zeros. All are

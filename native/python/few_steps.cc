@@ -129,12 +129,12 @@ struct TensorCall {
     if (!has_inputs || !read(Kind::kLengths, {B}, &lengths) || !read(Kind::kMask, {T, B}, &resets)) return false;
     weights.resize(4 * directions);
     for (std::size_t d = 0; d < directions; ++d) {
-      TensorRows* const own = weights.data() + 4 * d;
-      if (!read(Kind::kContiguous, {3 * H, I}, own) || !read(Kind::kContiguous, {3 * H, H}, own + 1) ||
-          !read(Kind::kContiguous, {3 * H}, own + 2) || !read(Kind::kContiguous, {3 * H}, own + 3)) {
+      TensorRows* const of_d = weights.data() + 4 * d;
+      if (!read(Kind::kContiguous, {3 * H, I}, of_d) || !read(Kind::kContiguous, {3 * H, H}, of_d + 1) ||
+          !read(Kind::kContiguous, {3 * H}, of_d + 2) || !read(Kind::kContiguous, {3 * H}, of_d + 3)) {
         return false;
       }
-      if (own[1].data == nullptr || (own[0].data == nullptr && I != 0)) return false;
+      if (of_d[1].data == nullptr || (of_d[0].data == nullptr && I != 0)) return false;
     }
     if (is_cell) {  // the first axis is the batch
       for (TensorRows* const rows : {&X, &initial_h, &attention}) {
@@ -155,11 +155,11 @@ struct TensorCall {
     s->attention = rows(attention);
     s->lengths = static_cast<const std::int64_t*>(lengths.data);
     s->resets = static_cast<const std::uint8_t*>(resets.data);
-    const TensorRows* const own = weights.data() + 4 * d;
-    s->W = own[0].data;
-    s->R = own[1].data;
-    s->Wb = own[2].data;
-    s->Rb = own[3].data;
+    const TensorRows* const of_d = weights.data() + 4 * d;
+    s->W = of_d[0].data;
+    s->R = of_d[1].data;
+    s->Wb = of_d[2].data;
+    s->Rb = of_d[3].data;
   }
 };
 
@@ -190,7 +190,7 @@ void BindFewSteps(nb::module_& m) {
         }
         const nb::gil_scoped_release release;
         const DefaultFloatMode mode;
-        for (const FewSteps& own : steps) KernelOf(is_double).run(own);
+        for (const FewSteps& direction : steps) KernelOf(is_double).run(direction);
         return true;
       },
       nb::arg("api"), nb::arg("tensors"), nb::arg("room"), nb::arg("sizes"), nb::arg("forms"), nb::arg("is_cell"),
@@ -203,8 +203,8 @@ void BindFewSteps(nb::module_& m) {
         if (directions.size() - 1 > 1) throw std::invalid_argument("directions: must be 1 or 2");
         std::vector<FewSteps> steps;
         OwnLengths lengths;
-        for (nb::handle own : directions) {
-          const auto given = nb::cast<nb::tuple>(own);
+        for (nb::handle direction : directions) {
+          const auto given = nb::cast<nb::tuple>(direction);
           FewSteps& s = steps.emplace_back(CallOf(sizes, given, 10));
           lengths.Take(&s);
           s.Y = RowsOf(nb::cast<nb::tuple>(given[8]));
@@ -224,8 +224,8 @@ void BindFewSteps(nb::module_& m) {
         if (directions.size() - 1 > 1) throw std::invalid_argument("directions: must be 1 or 2");
         std::vector<FewStepsGradients> gradients;
         OwnLengths lengths;
-        for (nb::handle own : directions) {
-          const auto given = nb::cast<nb::tuple>(own);
+        for (nb::handle direction : directions) {
+          const auto given = nb::cast<nb::tuple>(direction);
           FewStepsGradients g{};
           g.call = CallOf(sizes, given, 12);
           lengths.Take(&g.call);

@@ -121,7 +121,7 @@ class Layer {
     call.wide_state = wide_state;
     if (gates.is_none()) return Run(call);
     call.gates = RowsOf(Required(gates, 4), 0, 1, 2);
-    const Unlocked unlocked;
+    const GilReleaser no_gil;
     RunSaving(packed_, call);
   }
 
@@ -157,12 +157,12 @@ class Layer {
     if (given_.empty() || by.size() != spec_.D) throw std::invalid_argument("by: must have a list for each direction");
     for (std::size_t d = 0; d < spec_.D; ++d) {
       call.weights[d] = given_[d];
-      call.by[d] = {data(by[d][0], 2), data(by[d][1], 2), data(by[d][2], 1), data(by[d][3], 1)};
+      call.d_weights[d] = {data(by[d][0], 2), data(by[d][1], 2), data(by[d][2], 1), data(by[d][3], 1)};
     }
     call.order = order_;
     call.d_initial_h = rows(d_initial_h, 3, -1, 0, 1);
     call.d_attention = rows(d_attention, 2, 0, -1, 1);
-    const Unlocked unlocked;
+    const GilReleaser no_gil;
     onegru::Gradients(*packed_, call);
   }
 

@@ -67,7 +67,7 @@ class PythonObserver final : public Observer {
   template <class F>
   static void Call(F&& function) {
     if (!Py_IsInitialized()) return;
-    const Locked locked;
+    const GilHolder gil;
     try {
       function();
     } catch (const nb::python_error& error) {

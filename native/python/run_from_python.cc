@@ -25,17 +25,17 @@ constexpr std::chrono::milliseconds kSignalsEvery{50};
 // Stops a call if a signal handler raises an exception, which is then set.
 class SignalToken final : public CancellationToken {
  public:
-  explicit SignalToken(Unlocked& unlocked) : CancellationToken(kProductsPerPoll), unlocked_(unlocked) {}
+  explicit SignalToken(GilReleaser& gil) : CancellationToken(kProductsPerPoll), gil_(gil) {}
 
  private:
   bool ShouldStop() override {
     const auto now = std::chrono::steady_clock::now();
     if (now < next_) return false;
-    unlocked_.Take();
+    gil_.Take();
     const bool raised = PyErr_CheckSignals() != 0;
     // Signal handlers run only on the main thread, so other threads need not check again.
     const bool again = !raised && IsMainThread();
-    unlocked_.Release();
+    gil_.Release();
     next_ = again ? std::chrono::steady_clock::now() + kSignalsEvery : Time::max();
     return raised;
   }
@@ -50,13 +50,13 @@ class SignalToken final : public CancellationToken {
   }
 
   using Time = std::chrono::steady_clock::time_point;
-  Unlocked& unlocked_;
+  GilReleaser& gil_;
   Time next_ = std::chrono::steady_clock::now() + kSignalsEvery;
 };
 
 }  // namespace
 
-void Unlocked::Take() {
+void GilReleaser::Take() {
   try {
     PyEval_RestoreThread(state_);
   } catch (...) {
@@ -64,7 +64,7 @@ void Unlocked::Take() {
   }
 }
 
-Locked::Locked() {
+GilHolder::GilHolder() {
   try {
     state_ = PyGILState_Ensure();
   } catch (...) {
@@ -74,12 +74,12 @@ Locked::Locked() {
 
 bool IsWatched(double flops) { return flops >= kFlopsToWatch; }
 
-void RunUnlocked(bool is_watched, const std::function<void(CancellationToken*)>& run) {
+void RunWithoutGil(bool is_watched, const std::function<void(CancellationToken*)>& run) {
   bool stopped = false;
   {
-    Unlocked unlocked;
+    GilReleaser no_gil;
     if (is_watched) {
-      SignalToken token(unlocked);
+      SignalToken token(no_gil);
       run(&token);
       stopped = token.stopped();
     } else {

@@ -17,12 +17,12 @@ namespace onegru {
 // the process at a noexcept function. With these classes, such a thread hangs instead, as it does since 3.14.
 
 // Releases the GIL for its lifetime.
-class Unlocked {
+class GilReleaser {
  public:
-  Unlocked() { Release(); }
-  ~Unlocked() { Take(); }
-  Unlocked(const Unlocked&) = delete;
-  Unlocked& operator=(const Unlocked&) = delete;
+  GilReleaser() { Release(); }
+  ~GilReleaser() { Take(); }
+  GilReleaser(const GilReleaser&) = delete;
+  GilReleaser& operator=(const GilReleaser&) = delete;
 
   void Release() { state_ = PyEval_SaveThread(); }
   void Take();
@@ -32,12 +32,12 @@ class Unlocked {
 };
 
 // Holds the GIL for its lifetime, on a thread that Python may not know.
-class Locked {
+class GilHolder {
  public:
-  Locked();
-  ~Locked() { PyGILState_Release(state_); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
+  GilHolder();
+  ~GilHolder() { PyGILState_Release(state_); }
+  GilHolder(const GilHolder&) = delete;
+  GilHolder& operator=(const GilHolder&) = delete;
 
  private:
   PyGILState_STATE state_;
@@ -48,7 +48,7 @@ bool IsWatched(double flops);
 
 // Calls `run` without the GIL, with a token if the work is watched. Throws the exception of a signal handler that ran
 // during the call.
-void RunUnlocked(bool is_watched, const std::function<void(CancellationToken*)>& run);
+void RunWithoutGil(bool is_watched, const std::function<void(CancellationToken*)>& run);
 
 // A call with fewer FLOPs takes less time than releasing the GIL.
 inline constexpr double kFlopsToRelease = 1.0e6;
@@ -57,7 +57,7 @@ inline constexpr double kFlopsToRelease = 1.0e6;
 inline void RunFromPython(const std::shared_ptr<const Packed>& packed, const Call& call) {
   const double flops = Flops(packed->spec(), call);
   if (flops < kFlopsToRelease) return Run(packed, call);
-  RunUnlocked(IsWatched(flops), [&](CancellationToken* token) {
+  RunWithoutGil(IsWatched(flops), [&](CancellationToken* token) {
     Call watched = call;
     watched.token = token;
     Run(packed, watched);

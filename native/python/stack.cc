@@ -70,7 +70,7 @@ nb::object TryStack(const std::vector<const Stream*>& streams, nb::handle X, boo
   layers.back().call.Y = batch_first ? RowsOf(AsArray(output), 1, -1, 0) : RowsOf(AsArray(output), 0, -1, 2);
   const SavedStates states(layers);
   try {
-    RunUnlocked(IsWatched(flops), [&](CancellationToken* token) { RunPipeline(layers, threads, token); });
+    RunWithoutGil(IsWatched(flops), [&](CancellationToken* token) { RunPipeline(layers, threads, token); });
   } catch (const nb::python_error&) {
     states.Restore();
     throw;

@@ -122,7 +122,7 @@ class Stream {
     if (!IsWatched(flops)) return layer_.Run(call);
     // Restores the state after a stopped call, because rows may already have a new state.
     char* const state = call_.Y_h.data;
-    const std::vector<char> before(state, state + call_.B * static_cast<std::size_t>(call_.Y_h.row));
+    const std::vector<char> before(state, state + call_.B * static_cast<std::size_t>(call_.Y_h.row_stride));
     try {
       layer_.Run(call);
     } catch (const nb::python_error&) {

@@ -162,7 +162,7 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* session) {
 
 class Provider : public ort::Ep {
  public:
-  Provider(const Api& api, const Options& options) : ort::Ep{}, api_(api), options_(options), constant_weights_(api) {
+  Provider(const Api& api, const Options& options) : ort::Ep{}, api_(api), options_(options), fixed_weights_(api) {
     version = api.version;
     GetName = [](const ort::Ep*) { return kName; };
     GetCapability = [](ort::Ep* self, const ort::Graph* graph, ort::GraphSupportInfo* support) {
@@ -174,7 +174,7 @@ class Provider : public ort::Ep {
       return static_cast<ort::Status*>(nullptr);
     };
     OnRunStart = [](ort::Ep* self, const ort::RunOptions*) {
-      static_cast<Provider&>(*self).constant_weights_.Finish();
+      static_cast<Provider&>(*self).fixed_weights_.Finish();
       return static_cast<ort::Status*>(nullptr);
     };
     api.Check(ort::CreateKernelRegistry(api.ep, &registry_));
@@ -183,7 +183,7 @@ class Provider : public ort::Ep {
         entries_[i] = {this, &kOnnxOperators[i]};
         Register(kOnnxOperators[i], kOnnxOperators[i].since, &MakeKernel, &entries_[i]);
       }
-      for (const char* const name : ConstantWeights::Carriers())
+      for (const char* const name : FixedWeights::Carriers())
         Register({name, "", 1, false, false, false}, kNoVersion, &MakeIdleKernel, this);
     } catch (...) {
       ort::ReleaseKernelRegistry(api.ep, registry_);
@@ -244,10 +244,10 @@ class Provider : public ort::Ep {
   static ort::Status* MakeKernel(void* state, const ort::KernelInfo* info, ort::Kernel** kernel) {
     const auto& [provider, kind] = *static_cast<Entry*>(state);
     if (ort::Status* const refused = provider->api_.Try([&] { provider->CheckNames(); })) return refused;
-    return MakeGruKernel(provider->api_, provider->options_, provider->constant_weights_, *kind, info, kernel);
+    return MakeGruKernel(provider->api_, provider->options_, provider->fixed_weights_, *kind, info, kernel);
   }
   static ort::Status* MakeIdleKernel(void* state, const ort::KernelInfo* info, ort::Kernel** kernel) {
-    return static_cast<Provider*>(state)->constant_weights_.MakeKernel(info, kernel);
+    return static_cast<Provider*>(state)->fixed_weights_.MakeKernel(info, kernel);
   }
 
   void Claim(const ort::Graph* graph, ort::GraphSupportInfo* support) {
@@ -262,7 +262,7 @@ class Provider : public ort::Ep {
       api_.Check(ort::Node_GetName(api_.api, node, &name));
       names_.insert(NodeKey(name, NamesOf(api_, Outputs(api_, node))));
     }
-    for (const ort::Node* const node : constant_weights_.Add(graph, &IsGru))
+    for (const ort::Node* const node : fixed_weights_.Add(graph, &IsGru))
       api_.Check(ort::AddSingleNode(api_.ep, support, node));
   }
 
@@ -296,7 +296,7 @@ class Provider : public ort::Ep {
 
   const Api& api_;
   const Options options_;
-  ConstantWeights constant_weights_;
+  FixedWeights fixed_weights_;
   ort::KernelRegistry* registry_ = nullptr;
   std::set<std::string> names_;  // of the claimed GRU nodes
   Entry entries_[std::size(kOnnxOperators)];

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "native/runtimes/constant_weights.h"
+#include "native/runtimes/fixed_weights.h"
 
 namespace onegru {
 

@@ -147,12 +147,12 @@ struct Computed {
 
 class GruKernel : public ort::Kernel {
  public:
-  GruKernel(const Api& api, const Options& options, const ConstantWeights& constant_weights, const OnnxOperator& kind,
+  GruKernel(const Api& api, const Options& options, const FixedWeights& fixed_weights, const OnnxOperator& kind,
             const ort::KernelInfo* info, const std::string& name, const std::string& key)
       : ort::Kernel{},
         api_(api),
         options_(options),
-        constant_weights_(constant_weights),
+        fixed_weights_(fixed_weights),
         kind_(kind),
         name_(name),
         place_(PlaceOf(api, kind, info, name)),
@@ -196,8 +196,8 @@ class GruKernel : public ort::Kernel {
       const ort::Value* value = nullptr;
       api_.Check(ort::KernelInfoGetConstantInput_tensor(api_.api, info, input, &is_constant, &value));
       if (!is_constant || value == nullptr) {
-        const std::string key = ConstantWeights::KeyOf(*name, OutputNames(api_, info));
-        const auto weight = constant_weights_.Find(key);
+        const std::string key = FixedWeights::KeyOf(*name, OutputNames(api_, info));
+        const auto weight = fixed_weights_.Find(key);
         are_known = are_known && weight != nullptr;
         if (weight == nullptr) continue;
         found.emplace_back(key, weight);
@@ -244,7 +244,7 @@ class GruKernel : public ort::Kernel {
     bool is_fixed[3];  // constants and defaults: no other tensor can have their address
     bool are_fixed = true;
     for (std::size_t i = 0; i < 3; ++i) {
-      is_fixed[i] = is_constant_[i] || !tensors[i].is_given || constant_weights_.IsDefault(tensors[i].data);
+      is_fixed[i] = is_constant_[i] || !tensors[i].is_given || fixed_weights_.IsDefault(tensors[i].data);
       are_fixed = are_fixed && (is_fixed[i] || tensors[i].bytes() <= kSmall);
     }
     auto& computed = computed_[are_fixed];
@@ -334,7 +334,7 @@ class GruKernel : public ort::Kernel {
 
   const Api& api_;
   const Options& options_;  // the provider outlives its kernels
-  const ConstantWeights& constant_weights_;
+  const FixedWeights& fixed_weights_;
   const OnnxOperator& kind_;
   const std::string name_;
   const std::string place_;
@@ -351,13 +351,13 @@ class GruKernel : public ort::Kernel {
 
 }  // namespace
 
-ort::Status* MakeGruKernel(const Api& api, const Options& options, const ConstantWeights& constant_weights,
+ort::Status* MakeGruKernel(const Api& api, const Options& options, const FixedWeights& fixed_weights,
                            const OnnxOperator& kind, const ort::KernelInfo* info, ort::Kernel** kernel) {
   const auto name = Text(api, [&](char* text, std::size_t* size) {
                       return ort::KernelInfo_GetNodeName(api.api, info, text, size);
                     }).value_or("");
   const auto make = [&] {
-    *kernel = new GruKernel(api, options, constant_weights, kind, info, name, NodeKey(name, OutputNames(api, info)));
+    *kernel = new GruKernel(api, options, fixed_weights, kind, info, name, NodeKey(name, OutputNames(api, info)));
   };
   return api.Try(make, PlaceOf(api, kind, info, name));
 }

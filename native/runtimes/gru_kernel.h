@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "native/runtimes/constant_weights.h"
+#include "native/runtimes/fixed_weights.h"
 #include "native/runtimes/ort_api.h"
 
 namespace onegru {
@@ -46,7 +46,7 @@ struct Options {
 };
 
 // Creates a kernel, which the caller owns. All other arguments except `info` must outlive it.
-ort::Status* MakeGruKernel(const Api& api, const Options& options, const ConstantWeights& constant_weights,
+ort::Status* MakeGruKernel(const Api& api, const Options& options, const FixedWeights& fixed_weights,
                            const OnnxOperator& kind, const ort::KernelInfo* info, ort::Kernel** kernel);
 
 }  // namespace onegru

@@ -43,7 +43,7 @@ class Message {
   std::string text_;
 };
 
-// Returns nullopt for attribute types that no operator in ConstantWeights::Carriers has.
+// Returns nullopt for attribute types that no operator in FixedWeights::Carriers has.
 inline std::optional<Message> AttributeMessage(const Api& api, const ort::OpAttribute* attribute) {
   constexpr unsigned kName = 1, kF = 2, kI = 3, kS = 4, kInts = 8, kType = 20;
   enum { kIsFloat = 1, kIsInt = 2, kIsString = 3, kIsInts = 7 };

@@ -83,7 +83,7 @@ Gradient Differentiate(const Trained& trained, std::size_t target, bool saves) {
   for (std::size_t d = 0; d < spec.D; ++d) {
     const std::size_t w = d * 3 * H * I * size, r = d * 3 * H * H * size, b = d * 6 * H * size, half = 3 * H * size;
     call.weights[d] = {W.get() + w, R.get() + r, bias.get() + b, bias.get() + b + half};
-    call.by[d] = {by.W.get() + w, by.R.get() + r, by.bias.get() + b, by.bias.get() + b + half};
+    call.d_weights[d] = {by.W.get() + w, by.R.get() + r, by.bias.get() + b, by.bias.get() + b + half};
   }
   const std::size_t lanes = KernelFor(spec, target).lanes;
   const auto packed = std::make_shared<const Packed>(spec, target, lanes, call.weights, call.order);

@@ -118,7 +118,7 @@ void MakeInput(Bytes& bytes, Array& array, ElementType type, std::size_t T, std:
                std::size_t elements) {
   const std::size_t gap = bytes.OneIn(3) ? SizeOf(type) * bytes.Below(9) : 0;
   array.Make(type, T, D, B, elements, gap, bytes.OneIn(3));
-  std::ptrdiff_t* const strides[] = {&array.rows.time, &array.rows.direction, &array.rows.row};
+  std::ptrdiff_t* const strides[] = {&array.rows.time_stride, &array.rows.direction_stride, &array.rows.row_stride};
   for (std::size_t axis = 0; axis < 3; ++axis) {
     const std::size_t way = bytes.Below(8);
     if (way == 6) *strides[axis] = 0;

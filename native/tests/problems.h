@@ -65,9 +65,9 @@ struct Array {
     memory = std::make_unique<unsigned char[]>(std::max<std::size_t>(bytes, 1));
     std::memset(memory.get(), kUntouched, bytes);
     rows.data = reinterpret_cast<char*>(memory.get());
-    rows.row = static_cast<std::ptrdiff_t>(swapped ? row * directions * time : row);
-    rows.direction = static_cast<std::ptrdiff_t>(swapped ? row : row * count);
-    rows.time = static_cast<std::ptrdiff_t>(swapped ? row * directions : row * count * directions);
+    rows.row_stride = static_cast<std::ptrdiff_t>(swapped ? row * directions * time : row);
+    rows.direction_stride = static_cast<std::ptrdiff_t>(swapped ? row : row * count);
+    rows.time_stride = static_cast<std::ptrdiff_t>(swapped ? row * directions : row * count * directions);
   }
 
   char* At(std::size_t t, std::size_t d, std::size_t b, std::size_t i) const {

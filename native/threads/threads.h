@@ -7,8 +7,8 @@
 //
 // A thread waits only for work that a running thread is about to finish: a window (team.h), or a task of training
 // (gradients.cc, few_steps.cc), which adds to sums in place and cannot be repeated. Such a task is a share of a chunk
-// or a direction of a short call, and takes milliseconds at most. If the system suspends the helper in it, the caller
-// waits until it runs again. Waiting threads yield their CPU.
+// or a direction of a call of few steps, and takes milliseconds at most. If the system suspends the helper in it, the
+// caller waits until it runs again. Waiting threads yield their CPU.
 
 #ifndef ONEGRU_NATIVE_THREADS_THREADS_H_
 #define ONEGRU_NATIVE_THREADS_THREADS_H_

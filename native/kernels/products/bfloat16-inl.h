@@ -16,7 +16,7 @@
 #include "hwy/highway.h"
 #include "native/kernel.h"
 #include "native/kernels/products/int8-inl.h"
-#include "native/kernels/products/product-inl.h"
+#include "native/kernels/products/multiply-inl.h"
 #include "native/kernels/products/tile-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_BFLOAT16_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -67,14 +67,14 @@ HWY_NOINLINE void RoundRow(const float* x, size_t K, unsigned char* row) {
     hn::StoreU(brain, d32, to + k);
     if constexpr (kHasAmx<S>) hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(brain)), d16, to_amx + k);
   };
-  const size_t whole = K / kLanes * kLanes, stored = RoundUpTo(kInputsPerBlock, K);
-  for (size_t k = 0; k < whole; k += kLanes) round(hn::BitCast(d32, hn::LoadU(d, x + k)), k);
-  size_t done = whole;
-  if (whole != K) {
-    round(hn::BitCast(d32, LoadFirst(d, x + whole, K - whole)), whole);
+  const size_t in_vectors = K / kLanes * kLanes, stored_K = RoundUpTo(kInputsPerBlock, K);
+  for (size_t k = 0; k < in_vectors; k += kLanes) round(hn::BitCast(d32, hn::LoadU(d, x + k)), k);
+  size_t done = in_vectors;
+  if (in_vectors != K) {
+    round(hn::BitCast(d32, LoadFirst(d, x + in_vectors, K - in_vectors)), in_vectors);
     done += kLanes;
   }
-  for (; done < stored; done += kLanes) {
+  for (; done < stored_K; done += kLanes) {
     hn::StoreU(hn::Zero(d32), d32, to + done);
     if constexpr (kHasAmx<S>) hn::StoreU(hn::Zero(d16), d16, to_amx + done);
   }

@@ -19,7 +19,7 @@
 #include "hwy/highway.h"
 #include "native/kernel.h"
 #include "native/kernels/products/arithmetic-inl.h"
-#include "native/kernels/products/product-inl.h"
+#include "native/kernels/products/multiply-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_INT8_INL_H_
@@ -203,9 +203,9 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<float>());
   constexpr float kRange = kPlanes == 1 ? 127 : 127 * 128;
   constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer
-  const size_t whole = K / kLanes * kLanes;
-  HWY_ALIGN float rest[kLanes] = {};
-  if (whole != K) std::memcpy(rest, x + whole, (K - whole) * sizeof(float));
+  const size_t in_vectors = K / kLanes * kLanes;
+  HWY_ALIGN float tail[kLanes] = {};
+  if (in_vectors != K) std::memcpy(tail, x + in_vectors, (K - in_vectors) * sizeof(float));
 
   // The bits of magnitudes, as integers, are ordered like floats; infinity and NaN are the largest.
   auto most = hn::Zero(di);
@@ -219,8 +219,8 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
   };
   float range = 1;
   if (!is_bounded) {
-    update_max(hn::Load(d, rest));
-    for (size_t k = 0; k < whole; k += kLanes) update_max(hn::LoadU(d, x + k));
+    update_max(hn::Load(d, tail));
+    for (size_t k = 0; k < in_vectors; k += kLanes) update_max(hn::LoadU(d, x + k));
     if (!is_finite()) return;
     const std::int32_t bits = hn::GetLane(hn::MaxOfLanes(di, most));
     std::memcpy(&range, &bits, sizeof(range));
@@ -258,15 +258,15 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
       store(hn::Sub(q, hn::ShiftLeft<7>(hi)), planes + QuantizedPlane(K) + k);
     }
   };
-  for (size_t k = 0; k < whole; k += kLanes) quantize_and_store(hn::LoadU(d, x + k), k);
-  if (whole != K) quantize_and_store(hn::Load(d, rest), whole);
-  const size_t stored = RoundUpTo(kQuad, K);
+  for (size_t k = 0; k < in_vectors; k += kLanes) quantize_and_store(hn::LoadU(d, x + k), k);
+  if (in_vectors != K) quantize_and_store(hn::Load(d, tail), in_vectors);
+  const size_t stored_K = RoundUpTo(kQuad, K);
   if constexpr (kLanes < kQuad) {
-    for (size_t k = K; k < stored; ++k) quantize_and_store(hn::Zero(d), k);
+    for (size_t k = K; k < stored_K; ++k) quantize_and_store(hn::Zero(d), k);
   }
   if constexpr (kHasAmx<Int8<kPlanes>>) {
     const size_t plane = QuantizedPlane(K);
-    for (size_t p = 0; p < kPlanes; ++p) std::memset(planes + p * plane + stored, 0, plane - stored);
+    for (size_t p = 0; p < kPlanes; ++p) std::memset(planes + p * plane + stored_K, 0, plane - stored_K);
   }
   is_finite();
 }

@@ -55,16 +55,16 @@ HWY_INLINE void ForPanelGroups(const Op& op, D d, size_t first, size_t last, boo
   static_assert(kRows * kGroup * Op::kGates * Op::kSumsPerGate <= kMaxSums, "the sums must fit into registers");
   static_assert(kGroup == 1 || kGroup == 2 || kGroup == 4 || kGroup == 8,
                 "the rest is computed by smaller powers of 2");
-  const FullWidth<D> whole;
+  const FullWidth<D> full_width;
   const size_t in_groups = (last - first) / kGroup * kGroup;
   const auto compute = [&](auto panels, size_t panel) HWY_ATTR {
     if constexpr (kRows == 1) {
-      ComputeTile<1, panels>(op, d, 0, panel, whole);
+      ComputeTile<1, panels>(op, d, 0, panel, full_width);
     } else {
-      ComputeTileOutOfLine<kRows, panels>(op, d, 0, panel, whole);
+      ComputeTileOutOfLine<kRows, panels>(op, d, 0, panel, full_width);
     }
   };
-  const auto rest = [&]() HWY_ATTR {
+  const auto last_panels = [&]() HWY_ATTR {
     size_t panel = first + in_groups;
     if constexpr (kGroup > 4) {
       if (panel + 4 <= last) compute(std::integral_constant<size_t, 4>(), panel), panel += 4;
@@ -74,11 +74,11 @@ HWY_INLINE void ForPanelGroups(const Op& op, D d, size_t first, size_t last, boo
     }
     if (panel < last) compute(std::integral_constant<size_t, 1>(), panel);
   };
-  if (backwards) rest();
+  if (backwards) last_panels();
   for (size_t i = 0; i < in_groups && poll(kGroup); i += kGroup) {
     compute(std::integral_constant<size_t, kGroup>(), first + (backwards ? in_groups - kGroup - i : i));
   }
-  if (!backwards) rest();
+  if (!backwards) last_panels();
 }
 
 // Returns the number of rows that ForPanelPairs computes; 0: none. With three gates, 5 rows would be tiles of 3 and 2
@@ -97,18 +97,18 @@ template <size_t kRows, class Op, class D, class PollCancel>
 HWY_INLINE void ForPanelPairs(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
   static_assert(Op::kSumsPerGate == 1);
   constexpr size_t kLast = kMaxSums / (2 * Op::kGates), kFirst = kRows - kLast;
-  const FullWidth<D> whole;
+  const FullWidth<D> full_width;
   for (size_t i = 0, count; i < last - first && poll(2); i += count) {
     count = HWY_MIN(2, last - first - i);
     const size_t panel = backwards ? last - i - count : first + i;
     for (size_t p = panel; p < panel + count; ++p) {
-      BeginPanel(op, d, kRows, p, whole);
-      ComputeTileOutOfLine<kFirst, 1>(op, d, 0, p, whole);
+      BeginPanel(op, d, kRows, p, full_width);
+      ComputeTileOutOfLine<kFirst, 1>(op, d, 0, p, full_width);
     }
     if (count == 2) {
-      ComputeTileOutOfLine<kLast, 2>(op, d, kFirst, panel, whole);
+      ComputeTileOutOfLine<kLast, 2>(op, d, kFirst, panel, full_width);
     } else {
-      ComputeTileOutOfLine<kLast, 1>(op, d, kFirst, panel, whole);
+      ComputeTileOutOfLine<kLast, 1>(op, d, kFirst, panel, full_width);
     }
   }
 }
@@ -123,7 +123,7 @@ HWY_INLINE void ForTilesByAmx(D d, const Geometry& geometry, size_t rows, size_t
   using S = typename std::remove_reference_t<decltype(op.s)>::Stored;
   constexpr size_t kPlanes = Op::kSumsPerGate, kGates = Op::kGates;
   const auto [matrix, K, inputs] = op.Product();
-  const size_t stored = RoundUpTo(kIsInt8<S> ? kQuad : kInputsPerBlock, K);
+  const size_t stored_K = RoundUpTo(kIsInt8<S> ? kQuad : kInputsPerBlock, K);
   const size_t stride = kIsInt8<S> ? QuantizedRow(kPlanes, K) : RoundedRow(K);
   const auto inputs_of = [&](const unsigned char* row, size_t plane) {
     return kIsInt8<S> ? PlaneOf(row, K, plane) : InputsForAmx(row, K);
@@ -133,7 +133,7 @@ HWY_INLINE void ForTilesByAmx(D d, const Geometry& geometry, size_t rows, size_t
   const size_t input_tiles = kPlanes == 2 || row_tiles > 1 ? 2 : 1;
   const size_t rows_at_once = kPlanes == 2 ? tile_rows : input_tiles * tile_rows;
   const size_t passes = (rows + rows_at_once - 1) / rows_at_once, panels = amx::kTiles / (input_tiles * kGates);
-  const bool is_large = stored * geometry.padded() * kGates * sizeof(S) >= kLargeForAmx;
+  const bool is_large = stored_K * geometry.padded() * kGates * sizeof(S) >= kLargeForAmx;
   for (size_t i = 0, count; i < last - first; i += count) {
     count = HWY_MIN(panels, last - first - i);
     if (!poll(count)) return;
@@ -146,18 +146,18 @@ HWY_INLINE void ForTilesByAmx(D d, const Geometry& geometry, size_t rows, size_t
       amx::TileProduct product{};
       product.input_stride = stride;
       product.sum_stride = kPlanes * pitch * sizeof(std::int32_t);
-      product.weights = static_cast<const std::int8_t*>(matrix) + geometry.offset(panel, stored, kGates) * sizeof(S);
+      product.weights = static_cast<const std::int8_t*>(matrix) + geometry.offset(panel, stored_K, kGates) * sizeof(S);
       product.panels = count;
-      product.panel_stride = geometry.offset(1, stored, kGates) * sizeof(S);
+      product.panel_stride = geometry.offset(1, stored_K, kGates) * sizeof(S);
       product.gates = kGates;
       product.is_bfloat16 = kIsRounded<S>;
-      product.words = stored * sizeof(S) / 4;
+      product.words = stored_K * sizeof(S) / 4;
       if (is_large && passes > 1) {
         // Prefetches a part of the next panels in each pass over these.
         const size_t bytes = HWY_MIN(panels, last - first - i - count) * product.panel_stride;
-        const size_t share = (bytes / passes + 63) / 64 * 64, begun = HWY_MIN(row / rows_at_once * share, bytes);
+        const size_t per_pass = (bytes / passes + 63) / 64 * 64, begun = HWY_MIN(row / rows_at_once * per_pass, bytes);
         product.next = (backwards ? product.weights - bytes : product.weights + count * product.panel_stride) + begun;
-        product.next_bytes = HWY_MIN(share, bytes - begun);
+        product.next_bytes = HWY_MIN(per_pass, bytes - begun);
       }
       // The second tile: the other plane, or the rows after those of the first.
       const size_t second = kPlanes == 2 ? 0 : end - begin - tile_rows;

@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "native/kernels/products/product-inl.h"
+#include "native/kernels/products/multiply-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_TILE_INL_H_
@@ -117,9 +117,9 @@ constexpr size_t TilePanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
 // last two or three share their rows equally: small tiles are bound by the latency of multiply-adds.
 template <size_t kMax>
 constexpr size_t RowsOfNext(size_t left) {
-  const size_t rest = left % kMax;
+  const size_t rows_of_last = left % kMax;
   if (left <= kMax) return left;
-  if (rest == 0 || rest > kMax / 2 || left > 3 * kMax) return kMax;
+  if (rows_of_last == 0 || rows_of_last > kMax / 2 || left > 3 * kMax) return kMax;
   return left < 2 * kMax ? (left + 1) / 2 : (left + 2) / 3;
 }
 

@@ -1,7 +1,7 @@
 // Products of many rows with a packed matrix, for the gradients. Included once for each SIMD target.
 
 #include "hwy/highway.h"
-#include "native/kernels/products/product-inl.h"
+#include "native/kernels/products/multiply-inl.h"
 #include "native/kernels/products/sweep-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_TRAINING_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -120,12 +120,12 @@ HWY_INLINE Geometry WholePanels(size_t units, size_t lanes) { return {(units + l
 
 template <class C>
 size_t PackedColumns(size_t K, size_t N) {
-  return K * WholePanels(N, hn::MaxLanes(hn::ScalableTag<C>())).H * sizeof(C);
+  return K * WholePanels(N, hn::MaxLanes(hn::ScalableTag<C>())).units * sizeof(C);
 }
 
 template <class C>
 void PackColumns(const void* matrix, size_t H, size_t N, const size_t* gates, size_t count, void* packed) {
-  const size_t lanes = hn::MaxLanes(hn::ScalableTag<C>()), padded = WholePanels(H, lanes).H;
+  const size_t lanes = hn::MaxLanes(hn::ScalableTag<C>()), padded = WholePanels(H, lanes).units;
   C* to = static_cast<C*>(packed);
   for (size_t begin = 0; begin < N; begin += lanes) {
     const size_t width = HWY_MIN(lanes, N - begin);

@@ -5,7 +5,7 @@
 
 #include "hwy/highway.h"
 #include "native/gradients.h"
-#include "native/kernels/products/product-inl.h"
+#include "native/kernels/products/multiply-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_TRAINING_WEIGHT_GRADIENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_TRAINING_WEIGHT_GRADIENTS_INL_H_
@@ -23,10 +23,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The rows and vectors of a tile. It has a sum for each pair of them, enough to hide the latency of a multiply-add.
 inline constexpr size_t kTileRows = kLargeTiles ? 8 : 4;
 inline constexpr size_t kTileVectors = 3;
-// The rows n of a block, whose part of X or h stays in the first-level cache.
+// The entries of a block, whose part of X or h stays in the first-level cache.
 inline constexpr size_t kRowsOfBlock = 128;
 
-// Computes to[i][v] += Σ a[n][i] · b[n][v] over n.
+// Computes to[i][v] += Σ a[entry][i] · b[entry][v] over entries.
 template <size_t kRows, size_t kVectors, class D, class C = hn::TFromD<D>>
 HWY_INLINE void AddOuter(D d, size_t count, const C* a, const C* b, C* to, size_t stride) {
   constexpr size_t kLanes = hn::MaxLanes(D());
@@ -36,7 +36,7 @@ HWY_INLINE void AddOuter(D d, size_t count, const C* a, const C* b, C* to, size_
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::LoadU(d, to + i * stride + v * kLanes);
   }
-  for (size_t n = 0; n < count; ++n, a += kTileRows, b += kVectors * kLanes) {
+  for (size_t entry = 0; entry < count; ++entry, a += kTileRows, b += kVectors * kLanes) {
     hn::Vec<D> row[kVectors];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) row[v] = hn::LoadU(d, b + v * kLanes);
@@ -54,7 +54,7 @@ HWY_INLINE void AddOuter(D d, size_t count, const C* a, const C* b, C* to, size_
   }
 }
 
-// The operands of the sums over n, in the order in which they are read, so that each occupies few memory pages.
+// The operands of the sums over entries, in the order in which they are read, so that each occupies few memory pages.
 template <class C>
 class WeightsScratch {
  public:
@@ -63,14 +63,14 @@ class WeightsScratch {
         tiles_((padded_ + kTileRows - 1) / kTileRows),
         rows_(chunk.rows),
         gates_(reinterpret_cast<C*>(scratch)),
-        columns_(gates_ + 4 * tiles_ * kTileRows * rows_) {}
+        columns_(gates_ + kGradientGates * tiles_ * kTileRows * rows_) {}
 
   static size_t Bytes(const GradientChunk& chunk, size_t rows) {
     const size_t padded = chunk.packed->geometry().padded(), tiles = (padded + kTileRows - 1) / kTileRows;
-    return (4 * tiles * kTileRows + kTileVectors * hn::MaxLanes(hn::ScalableTag<C>())) * rows * sizeof(C);
+    return (kGradientGates * tiles * kTileRows + kTileVectors * hn::MaxLanes(hn::ScalableTag<C>())) * rows * sizeof(C);
   }
 
-  // Packs the gates' gradients as [gate][tile][n][kTileRows].
+  // Packs the gates' gradients as [gate][tile][entry][kTileRows].
   void PackGates(const GradientChunk& chunk, size_t gates) {
     const C* const from = static_cast<const C*>(chunk.g);
     for (size_t g = 0; g < gates; ++g) {
@@ -78,20 +78,20 @@ class WeightsScratch {
         const size_t width = HWY_MIN(kTileRows, padded_ - t * kTileRows);
         const C* row = from + g * padded_ + t * kTileRows;
         C* to = gates_ + (g * tiles_ + t) * rows_ * kTileRows;
-        for (size_t n = 0; n < rows_; ++n, row += chunk.stride_g, to += kTileRows) {
+        for (size_t entry = 0; entry < rows_; ++entry, row += chunk.stride_g, to += kTileRows) {
           std::memcpy(to, row, width * sizeof(C));
         }
       }
     }
   }
 
-  // Packs the rows that begin at row(n), as [n][vectors].
+  // Packs the rows that begin at row(entry), as [entry][vectors].
   template <class Row>
   void PackColumns(const Row& row, size_t vectors) {
     const hn::ScalableTag<C> d;
     C* to = columns_;
-    for (size_t n = 0; n < rows_; ++n) {
-      const C* const from = row(n);
+    for (size_t entry = 0; entry < rows_; ++entry) {
+      const C* const from = row(entry);
       for (size_t v = 0; v < vectors; ++v, to += hn::MaxLanes(d))
         hn::StoreU(hn::LoadU(d, from + v * hn::MaxLanes(d)), d, to);
     }
@@ -126,40 +126,40 @@ class WeightsScratch {
 };
 
 template <class C>
-void GradientsOfWeights(const GradientChunk& c, size_t first_panel, size_t last_panel, unsigned char* memory) {
+void GradientsOfWeights(const GradientChunk& c, size_t first_strip, size_t last_strip, unsigned char* memory) {
   const size_t lanes = hn::MaxLanes(hn::ScalableTag<C>());
   const Spec& spec = c.packed->spec();
-  const size_t padded = c.packed->geometry().padded(), columns = WholePanels(spec.I, lanes).H;
-  const size_t panel = kTileVectors * lanes, of_x = (columns + panel - 1) / panel;
+  const size_t padded = c.packed->geometry().padded(), columns = WholePanels(spec.I, lanes).units;
+  const size_t strip = kTileVectors * lanes, of_x = (columns + strip - 1) / strip;
   const bool after = spec.linear_before_reset;
   WeightsScratch<C> scratch(c, memory);
-  scratch.PackGates(c, after ? 4 : 3);
-  for (size_t p = first_panel; p < last_panel; ++p) {
-    const bool is_x = p < of_x;
-    const size_t begin = (is_x ? p : p - of_x) * panel, width = is_x ? columns : padded;
+  scratch.PackGates(c, after ? kGradientGates : kGradientQ);
+  for (size_t s = first_strip; s < last_strip; ++s) {
+    const bool is_x = s < of_x;
+    const size_t begin = (is_x ? s : s - of_x) * strip, width = is_x ? columns : padded;
     const size_t vectors = HWY_MIN(kTileVectors, (width - begin) / lanes);
     if (is_x) {
-      scratch.PackColumns([&](size_t n) { return static_cast<const C*>(c.x) + n * c.stride_x + begin; }, vectors);
-      for (size_t gate = 0; gate < 3; ++gate) {
+      scratch.PackColumns([&](size_t i) { return static_cast<const C*>(c.x) + i * c.stride_x + begin; }, vectors);
+      for (size_t gate = kGradientN; gate < kGradientQ; ++gate) {
         scratch.Add(gate, vectors, static_cast<C*>(c.dW) + gate * padded * columns + begin, columns);
       }
       continue;
     }
     C* const to = static_cast<C*>(c.dR) + begin;
-    scratch.PackColumns([&](size_t n) { return static_cast<const C*>(c.h) + n * c.stride_h + begin; }, vectors);
-    for (size_t gate = 1; gate < (after ? 4 : 3); ++gate) {
-      scratch.Add(gate, vectors, to + (gate - 1) * padded * padded, padded);
+    scratch.PackColumns([&](size_t i) { return static_cast<const C*>(c.h) + i * c.stride_h + begin; }, vectors);
+    for (size_t gate = kGradientZ; gate < (after ? kGradientGates : kGradientQ); ++gate) {
+      scratch.Add(gate, vectors, to + (gate - kGradientZ) * padded * padded, padded);
     }
     if (after) continue;
     const size_t q = kSavedQ * padded + begin;
-    scratch.PackColumns([&](size_t n) { return static_cast<const C*>(c.gates[n]) + q; }, vectors);
-    scratch.Add(0, vectors, to + 2 * padded * padded, padded);
+    scratch.PackColumns([&](size_t i) { return static_cast<const C*>(c.gates[i]) + q; }, vectors);
+    scratch.Add(kGradientN, vectors, to + 2 * padded * padded, padded);
   }
-  if (first_panel != 0 || last_panel == 0) return;
+  if (first_strip != 0 || last_strip == 0) return;
   C* const sums = static_cast<C*>(c.dB);
-  for (size_t n = 0; n < c.rows; ++n) {
-    const C* const row = static_cast<const C*>(c.g) + n * c.stride_g;
-    for (size_t j = 0; j < (after ? 4 : 3) * padded; ++j) sums[j] += row[j];
+  for (size_t entry = 0; entry < c.rows; ++entry) {
+    const C* const row = static_cast<const C*>(c.g) + entry * c.stride_g;
+    for (size_t j = 0; j < (after ? kGradientGates : kGradientQ) * padded; ++j) sums[j] += row[j];
   }
 }
 

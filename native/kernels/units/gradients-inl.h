@@ -1,4 +1,4 @@
-// Defines ONEGRU_GRADIENT_KERNEL and ONEGRU_FEW_STEPS_KERNEL: the kernels for gradients and short calls that compute in
+// Defines ONEGRU_GRADIENT_KERNEL and ONEGRU_FEW_STEPS_KERNEL: the kernels for gradients and few steps that compute in
 // ONEGRU_COMPUTED, once for each SIMD target. Each gradients_*.cc includes it once for each target, so it has no guard.
 // backward-inl.h has the equations.
 

@@ -1,4 +1,4 @@
-// The float32 kernels for gradients and short calls, once for each SIMD target.
+// The float32 kernels for gradients and few steps, once for each SIMD target.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/units/gradients_f32.cc"

@@ -7,14 +7,14 @@
 #include "native/kernels/products/bfloat16-inl.h"
 #include "native/kernels/products/int8-inl.h"
 #include "native/kernels/item-inl.h"
-#include "native/kernels/products/product-inl.h"
+#include "native/kernels/products/multiply-inl.h"
 #include "native/kernels/products/tile-inl.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCTS_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCTS_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_TILE_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_TILE_SUMS_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_TILE_SUMS_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCTS_INL_H_
+#define ONEGRU_NATIVE_KERNELS_PRODUCTS_TILE_SUMS_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -91,8 +91,8 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
   constexpr size_t kPlaneRows = Tile::kRows * kSumsPerGateOf<S>, kVectors = Tile::kPanels * kGates;
   const auto d = tile.d;
   const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
-  const size_t stored = RoundUpTo(kQuad, K), stride = QuantizedRow(kPlanes, K);
-  const size_t first = group * s.spec.group, count = groups == 1 ? stored : HWY_MIN(s.spec.group, stored - first);
+  const size_t stored_K = RoundUpTo(kQuad, K), stride = QuantizedRow(kPlanes, K);
+  const size_t first = group * s.spec.group, count = groups == 1 ? stored_K : HWY_MIN(s.spec.group, stored_K - first);
   const unsigned char* planes[kPlaneRows];
   const std::int8_t* panels[Tile::kPanels];
   size_t channel[kVectors];
@@ -100,7 +100,7 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
 #pragma GCC unroll 16
   for (size_t p = 0; p < Tile::kPanels; ++p) {
     const size_t units = p + 1 < Tile::kPanels ? kLanes : size_t{tile.width};
-    panels[p] = static_cast<const std::int8_t*>(matrix) + s.geometry.offset(tile.panel + p, stored, kGates) +
+    panels[p] = static_cast<const std::int8_t*>(matrix) + s.geometry.offset(tile.panel + p, stored_K, kGates) +
                 first * kGates * units;
 #pragma GCC unroll 4
     for (size_t g = 0; g < kGates; ++g) {
@@ -156,21 +156,21 @@ HWY_INLINE void AddInt8(ItemState<C, S>& s, const void* matrix, const Channels& 
   using D = std::remove_const_t<decltype(tile.d)>;
   const size_t groups = HWY_LIKELY(s.spec.group == 0) ? 1 : Groups(s.spec, K);
   if (HWY_UNLIKELY(groups == 0)) return start();  // no inputs
-  C* stored = s.tile_sums;
+  C* sums_between_groups = s.tile_sums;
   for (size_t group = 0;;) {
     AddGroup(s, matrix, channels, K, inputs, tile, group, groups, [&]() HWY_ATTR {
       if (HWY_LIKELY(group == 0)) return start();
 #pragma GCC unroll 32
       for (size_t i = 0; i < Tile::kRows * kVectors; ++i) {
-        tile.sums[i / kVectors][i % kVectors] = hn::Load(tile.d, stored + i * hn::MaxLanes(D()));
+        tile.sums[i / kVectors][i % kVectors] = hn::Load(tile.d, sums_between_groups + i * hn::MaxLanes(D()));
       }
     });
     if (HWY_LIKELY(++group == groups)) return;
 #pragma GCC unroll 32
     for (size_t i = 0; i < Tile::kRows * kVectors; ++i) {
-      hn::Store(tile.sums[i / kVectors][i % kVectors], tile.d, stored + i * hn::MaxLanes(D()));
+      hn::Store(tile.sums[i / kVectors][i % kVectors], tile.d, sums_between_groups + i * hn::MaxLanes(D()));
     }
-    KeepInMemory(stored);
+    KeepInMemory(sums_between_groups);
   }
 }
 
@@ -181,24 +181,24 @@ HWY_INLINE void AddRounded(ItemState<C, S>& s, const void* matrix, size_t K, con
   constexpr size_t kGates = Tile::kGates, kVectors = Tile::kPanels * kGates;
   using D = std::remove_const_t<decltype(tile.d)>;
   constexpr size_t kLanes = hn::MaxLanes(D());
-  HWY_ALIGN C own[Tile::kRows * kVectors * kLanes];
-  const C* sums = own;
+  HWY_ALIGN C computed[Tile::kRows * kVectors * kLanes];
+  const C* sums = computed;
   size_t pitch = kVectors * kLanes;
   if (kHasAmx<S> && s.amx_sums.from != nullptr) {
     pitch = s.amx_sums.pitch;
     sums = reinterpret_cast<const C*>(s.amx_sums.from) + (tile.row - s.amx_sums.row) * pitch +
            (tile.panel - s.amx_sums.panel) * kGates * kLanesOf<C>;
   } else {
-    const size_t stored = RoundUpTo(kInputsPerBlock, K), stride = RoundedRow(K);
+    const size_t stored_K = RoundUpTo(kInputsPerBlock, K), stride = RoundedRow(K);
     const C* x[Tile::kRows];
     const StoredBFloat16* panels[Tile::kPanels];
 #pragma GCC unroll 16
     for (size_t r = 0; r < Tile::kRows; ++r) x[r] = reinterpret_cast<const C*>(inputs + (tile.row + r) * stride);
 #pragma GCC unroll 16
     for (size_t p = 0; p < Tile::kPanels; ++p) {
-      panels[p] = static_cast<const StoredBFloat16*>(matrix) + s.geometry.offset(tile.panel + p, stored, kGates);
+      panels[p] = static_cast<const StoredBFloat16*>(matrix) + s.geometry.offset(tile.panel + p, stored_K, kGates);
     }
-    MultiplyRounded<Tile::kRows, Tile::kPanels, kGates>(tile.d, K, x, panels, tile.width, own);
+    MultiplyRounded<Tile::kRows, Tile::kPanels, kGates>(tile.d, K, x, panels, tile.width, computed);
   }
   start();
 #pragma GCC unroll 16
@@ -233,11 +233,11 @@ HWY_INLINE void AddRecurrent(ItemState<C, S>& s, const void* matrix, const Chann
     using D = std::remove_const_t<decltype(tile.d)>;
     if constexpr (kWithPipelined && Tile::kRows == 1 && Tile::kPanels * Tile::kGates <= 4 &&
                   std::is_same_v<std::remove_const_t<decltype(tile.width)>, FullWidth<D>>) {
-      if (s.ahead.waiting()) {
+      if (s.pipelined.waiting()) {
         const S* panels[Tile::kPanels];
         PanelsOf(s, matrix, s.spec.H, tile, panels);
-        return s.ahead.template MultiplyBoth<Tile::kPanels, Tile::kGates>(tile.d, s.spec.H, s.h_rows[tile.row], panels,
-                                                                          tile.sums);
+        return s.pipelined.template MultiplyBoth<Tile::kPanels, Tile::kGates>(tile.d, s.spec.H, s.h_rows[tile.row],
+                                                                              panels, tile.sums);
       }
     }
     AddProduct(s, matrix, s.spec.H, s.h_rows, tile);

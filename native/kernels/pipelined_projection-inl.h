@@ -1,19 +1,19 @@
 // The pipelined input projection: computed one chunk ahead, interleaved with the products with h.
 //
 // A step of one row is bound by loading its matrix from a cache, and leaves arithmetic units idle. A product of several
-// rows of x is bound by arithmetic. So each chunk of kStepsAhead steps also computes the products of the next chunk:
-// between the inputs of each panel of R, it adds a few inputs to a tile of rows. A tile's sums are stored unchanged
-// between two panels of R, so each is still one sum in the order of k.
+// rows of x is bound by arithmetic. So each chunk of kPipelinedSteps steps also computes the products of the next
+// chunk: between the inputs of each panel of R, it adds a few inputs to a tile of rows. A tile's sums are stored
+// unchanged between two panels of R, so each is still one sum in the order of k.
 
 #include "hwy/highway.h"
 #include "native/kernel.h"
 #include "native/kernels/products/tile-inl.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_AHEAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_AHEAD_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_AHEAD_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_PIPELINED_PROJECTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_PIPELINED_PROJECTION_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_PIPELINED_PROJECTION_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_AHEAD_INL_H_
+#define ONEGRU_NATIVE_KERNELS_PIPELINED_PROJECTION_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -22,17 +22,15 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The tile of rows needs 24 registers, the panel of R four more.
-inline constexpr bool kCanProjectAhead = kLargeTiles;
 // A member's part of R must exceed the first-level cache by enough that loading it takes most of the time.
-inline constexpr size_t kMinBytesAhead = 96 * 1024;
+inline constexpr size_t kMinBytesToPipeline = 96 * 1024;
 // A chunk of any number of steps has the same cost, so more than half of the second chunk must be needed.
-inline constexpr size_t kMinStepsAhead = kStepsAhead * 3 / 2 + 1;
+inline constexpr size_t kMinStepsToPipeline = kPipelinedSteps * 3 / 2 + 1;
 // The number of panels of a tile of 1, 2 or 3 gates while the projection is pipelined; see the limit in AddRecurrent.
-inline constexpr size_t kWideAhead[] = {0, 4, 2, 1};
+inline constexpr size_t kPanelsOfPipelinedTile[] = {0, 4, 2, 1};
 
 template <class C, class S>
-class Ahead {
+class PipelinedProjection {
  public:
   // Returns whether any work remains.
   bool waiting() const { return panel_ < last_; }
@@ -40,10 +38,10 @@ class Ahead {
   // Discards the remaining work.
   void Drop() { panel_ = last_ = 0; }
 
-  // Begins the products of kStepsAhead rows with the panels [first, last) of W, which must be full.
+  // Begins the products of kPipelinedSteps rows with the panels [first, last) of W, which must be full.
   //
   // x: [k][row]. bias: as PackedDirection::bx. sums: [panel][row][z, r, n][lanes], from panel 0 on. H: the inputs of R.
-  // The work is spread over the panels of R so that it ends with kStepsAhead steps.
+  // The work is spread over the panels of R so that it ends with kPipelinedSteps steps.
   void Start(const S* W, size_t I, size_t H, const Geometry& geometry, size_t first, size_t last, const C* x,
              const C* bias, C* sums) {
     W_ = W;
@@ -74,21 +72,21 @@ class Ahead {
 #pragma GCC unroll 16
     for (size_t v = 0; v < kStreams; ++v) sums[0][v] = result[0][v];
     if (count != 0) {
-      V tile[kStepsAhead][3];
+      V tile[kPipelinedSteps][3];
       Load(d, tile);
       const S* weights = Weights();
-      const C* x = x_ + k_ * kStepsAhead;
+      const C* x = x_ + k_ * kPipelinedSteps;
       for (size_t i = 0; i < count; ++i) {
         V of_x[3];
 #pragma GCC unroll 16
         for (size_t g = 0; g < 3; ++g) of_x[g] = WeightsOfX(d, weights, k_ + i, g);
 #pragma GCC unroll 16
-        for (size_t r = 0; r < kStepsAhead; ++r) {
+        for (size_t r = 0; r < kPipelinedSteps; ++r) {
           const V from_x = hn::Set(d, x[r]);
 #pragma GCC unroll 16
           for (size_t g = 0; g < 3; ++g) tile[r][g] = MultiplyAdd(from_x, of_x[g], tile[r][g]);
 #pragma GCC unroll 16
-          for (size_t k = r * kInputs / kStepsAhead; k < (r + 1) * kInputs / kStepsAhead; ++k) {
+          for (size_t k = r * kInputs / kPipelinedSteps; k < (r + 1) * kInputs / kPipelinedSteps; ++k) {
             const V from_h = hn::Set(d, input[k]);
 #pragma GCC unroll 16
             for (size_t v = 0; v < kStreams; ++v) {
@@ -98,7 +96,7 @@ class Ahead {
             }
           }
         }
-        x += kStepsAhead;
+        x += kPipelinedSteps;
         input += kInputs;
 #pragma GCC unroll 16
         for (size_t p = 0; p < kPanels; ++p) w[p] += kInputs * kGates * kLanes;
@@ -115,18 +113,18 @@ class Ahead {
   template <class D, class PollCancel>
   HWY_NOINLINE void Finish(D d, PollCancel poll) {
     while (waiting() && poll()) {
-      hn::Vec<D> tile[kStepsAhead][3];
+      hn::Vec<D> tile[kPipelinedSteps][3];
       Load(d, tile);
       const size_t count = I_ - k_;
       const S* weights = Weights();
-      const C* x = x_ + k_ * kStepsAhead;
+      const C* x = x_ + k_ * kPipelinedSteps;
       for (size_t i = 0; i < count; ++i) {
         hn::Vec<D> of_x[3];
 #pragma GCC unroll 16
         for (size_t g = 0; g < 3; ++g) of_x[g] = WeightsOfX(d, weights, k_ + i, g);
 #pragma GCC unroll 16
-        for (size_t r = 0; r < kStepsAhead; ++r) {
-          const auto from_x = hn::Set(d, x[i * kStepsAhead + r]);
+        for (size_t r = 0; r < kPipelinedSteps; ++r) {
+          const auto from_x = hn::Set(d, x[i * kPipelinedSteps + r]);
 #pragma GCC unroll 16
           for (size_t g = 0; g < 3; ++g) tile[r][g] = MultiplyAdd(from_x, of_x[g], tile[r][g]);
         }
@@ -138,7 +136,7 @@ class Ahead {
 
  private:
   static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<C>());
-  static constexpr size_t kTileSums = 3 * kStepsAhead;
+  static constexpr size_t kTileSums = 3 * kPipelinedSteps;
 
   const S* Weights() const { return W_ + geometry_.offset(panel_, I_, 3); }
 
@@ -153,22 +151,22 @@ class Ahead {
   }
 
   template <class D, class V>
-  HWY_INLINE void Load(D d, V (&tile)[kStepsAhead][3]) const {
+  HWY_INLINE void Load(D d, V (&tile)[kPipelinedSteps][3]) const {
     const bool begun = k_ != 0;
     const C* const from = begun ? sums_ + panel_ * kTileSums * kLanes : bias_ + panel_ * 3 * kLanes;
     const size_t row = begun ? 3 * kLanes : 0;
 #pragma GCC unroll 16
-    for (size_t r = 0; r < kStepsAhead; ++r) {
+    for (size_t r = 0; r < kPipelinedSteps; ++r) {
 #pragma GCC unroll 16
       for (size_t g = 0; g < 3; ++g) tile[r][g] = hn::LoadU(d, from + r * row + g * kLanes);
     }
   }
 
   template <class D, class V>
-  HWY_INLINE void Store(D d, const V (&tile)[kStepsAhead][3]) const {
+  HWY_INLINE void Store(D d, const V (&tile)[kPipelinedSteps][3]) const {
     C* const to = sums_ + panel_ * kTileSums * kLanes;
 #pragma GCC unroll 16
-    for (size_t r = 0; r < kStepsAhead; ++r) {
+    for (size_t r = 0; r < kPipelinedSteps; ++r) {
 #pragma GCC unroll 16
       for (size_t g = 0; g < 3; ++g) hn::StoreU(tile[r][g], d, to + (r * 3 + g) * kLanes);
     }

@@ -9,11 +9,11 @@
 #include "native/kernels/products/arithmetic-inl.h"
 #include "native/packing/packed.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCT_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCT_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_MULTIPLY_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_MULTIPLY_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_MULTIPLY_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_PRODUCTS_PRODUCT_INL_H_
+#define ONEGRU_NATIVE_KERNELS_PRODUCTS_MULTIPLY_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -50,13 +50,13 @@ HWY_INLINE hn::Vec<D> LoadWeights(D d, const StoredBFloat16* from) {
 }
 
 // Whether the target has instructions that convert float16.
-#undef ONEGRU_HAS_HALF
-#define ONEGRU_HAS_HALF (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON)
-inline constexpr bool kHasHalf = ONEGRU_HAS_HALF;
+#undef ONEGRU_CONVERTS_FLOAT16
+#define ONEGRU_CONVERTS_FLOAT16 (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON)
+inline constexpr bool kConvertsFloat16 = ONEGRU_CONVERTS_FLOAT16;
 
 template <class D>
 HWY_INLINE hn::Vec<D> LoadWeights(D d, const StoredFloat16* from) {
-#if ONEGRU_HAS_HALF
+#if ONEGRU_CONVERTS_FLOAT16
   const hn::Rebind<hwy::float16_t, D> d16;
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
 #else
@@ -158,7 +158,7 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
       return;
     }
   }
-  if constexpr (std::is_same_v<S, StoredFloat16> && !kHasHalf) {  // the conversion is slow anyway
+  if constexpr (std::is_same_v<S, StoredFloat16> && !kConvertsFloat16) {  // the conversion is slow anyway
     for (; k < K; ++k) AddInput<PairLane::kUnpaired, kGates>(d, x, w, k, width, sums);
   } else {
 #pragma GCC unroll 4

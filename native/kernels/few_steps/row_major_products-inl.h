@@ -11,11 +11,11 @@
 #include "native/memory_pool.h"
 #include "native/packing/pack_matrix.h"
 
-#if defined(ONEGRU_NATIVE_KERNELS_FEW_STEPS_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONEGRU_NATIVE_KERNELS_FEW_STEPS_PRODUCTS_INL_H_
-#undef ONEGRU_NATIVE_KERNELS_FEW_STEPS_PRODUCTS_INL_H_
+#if defined(ONEGRU_NATIVE_KERNELS_FEW_STEPS_ROW_MAJOR_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_FEW_STEPS_ROW_MAJOR_PRODUCTS_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_FEW_STEPS_ROW_MAJOR_PRODUCTS_INL_H_
 #else
-#define ONEGRU_NATIVE_KERNELS_FEW_STEPS_PRODUCTS_INL_H_
+#define ONEGRU_NATIVE_KERNELS_FEW_STEPS_ROW_MAJOR_PRODUCTS_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -86,13 +86,13 @@ template <size_t kRows, size_t kUnits, class D, class C = hn::TFromD<D>>
 HWY_INLINE void MultiplyRows(D d, const C* M, const C* end, size_t K, size_t m, const C* x, size_t stride_x, C* to,
                              size_t stride_to) {
   using V = hn::Vec<D>;
-  const size_t N = hn::Lanes(d);
+  const size_t lanes = hn::Lanes(d);
   V sums[kUnits][kRows];
   for (auto& unit : sums) {
     for (V& sum : unit) sum = hn::Zero(d);
   }
   size_t k = 0;
-  for (; k + N <= K; k += N) {
+  for (; k + lanes <= K; k += lanes) {
     V row[kUnits];
     for (size_t u = 0; u < kUnits; ++u) row[u] = hn::LoadU(d, M + (m + u) * K + k);
     for (size_t r = 0; r < kRows; ++r) {
@@ -105,7 +105,7 @@ HWY_INLINE void MultiplyRows(D d, const C* M, const C* end, size_t K, size_t m, 
     for (size_t u = 0; u < kUnits; ++u) {
       const C* const from = M + (m + u) * K + k;
       V row;
-      if (from + N <= end) {
+      if (from + lanes <= end) {
         row = hn::IfThenElseZero(mask, hn::LoadU(d, from));
       } else {
         HWY_ALIGN C last[hn::MaxLanes(D())] = {};
@@ -118,13 +118,13 @@ HWY_INLINE void MultiplyRows(D d, const C* M, const C* end, size_t K, size_t m, 
     }
   }
   constexpr size_t kLanes = hn::MaxLanes(D()), kAtOnce = HWY_MIN(kRows, kLanes);
-  HWY_ALIGN C lanes[kLanes];
+  HWY_ALIGN C row_sums[kLanes];
   for (size_t u = 0; u < kUnits; ++u) {
     for (size_t first = 0; first < kRows; first += kAtOnce) {
       V some[kAtOnce];
       for (size_t r = 0; r < kAtOnce; ++r) some[r] = sums[u][first + r];
-      hn::Store(SumsOfLanes<kAtOnce, kLanes>(d, some), d, lanes);
-      for (size_t r = 0; r < kAtOnce; ++r) to[(first + r) * stride_to + m + u] = lanes[r];
+      hn::Store(SumsOfLanes<kAtOnce, kLanes>(d, some), d, row_sums);
+      for (size_t r = 0; r < kAtOnce; ++r) to[(first + r) * stride_to + m + u] = row_sums[r];
     }
   }
 }
@@ -162,11 +162,11 @@ inline constexpr size_t kVectorsOfTile = HWY_TARGET <= HWY_AVX3 ? 2 : 3;
 // Returns the number of vectors for `rows` rows.
 template <class C>
 size_t VectorsOf(size_t rows) {
-  const size_t N = hn::Lanes(hn::ScalableTag<C>());
-  return (rows + N - 1) / N;
+  const size_t lanes = hn::Lanes(hn::ScalableTag<C>());
+  return (rows + lanes - 1) / lanes;
 }
 
-// Copies a block of rows to lanes, [K][vectors·N], with zeros after the last row.
+// Copies a block of rows to lanes, [K][vectors·lanes], with zeros after the last row.
 template <class C>
 void RowsToLanes(const C* x, size_t stride, size_t rows, size_t K, C* to) {
   const size_t width = VectorsOf<C>(rows) * hn::Lanes(hn::ScalableTag<C>());
@@ -188,7 +188,7 @@ void RowsToLanes(const C* x, size_t stride, size_t rows, size_t K, C* to) {
 template <size_t kUnits, size_t kVectors, class D, class C = hn::TFromD<D>>
 HWY_INLINE void MultiplyLanes(D d, const C* M, size_t K, size_t m, const C* x, size_t count, C* to, size_t stride_to) {
   using V = hn::Vec<D>;
-  const size_t N = hn::Lanes(d);
+  const size_t lanes = hn::Lanes(d);
   V sums[kUnits][kVectors];
   for (auto& unit : sums) {
     for (V& sum : unit) sum = hn::Zero(d);
@@ -196,7 +196,7 @@ HWY_INLINE void MultiplyLanes(D d, const C* M, size_t K, size_t m, const C* x, s
   const C* const rows = M + m * K;
   for (size_t k = 0; k < K; ++k) {
     V v[kVectors];
-    for (size_t i = 0; i < kVectors; ++i) v[i] = hn::LoadU(d, x + (k * kVectors + i) * N);
+    for (size_t i = 0; i < kVectors; ++i) v[i] = hn::LoadU(d, x + (k * kVectors + i) * lanes);
     for (size_t u = 0; u < kUnits; ++u) {
       const V weight = hn::Set(d, rows[u * K + k]);
       for (size_t i = 0; i < kVectors; ++i) sums[u][i] = MultiplyAdd(weight, v[i], sums[u][i]);
@@ -205,7 +205,7 @@ HWY_INLINE void MultiplyLanes(D d, const C* M, size_t K, size_t m, const C* x, s
   constexpr size_t kWidth = kVectors * hn::MaxLanes(D());
   HWY_ALIGN C tile[kUnits * kWidth];
   for (size_t u = 0; u < kUnits; ++u) {
-    for (size_t i = 0; i < kVectors; ++i) hn::StoreU(sums[u][i], d, tile + u * kWidth + i * N);
+    for (size_t i = 0; i < kVectors; ++i) hn::StoreU(sums[u][i], d, tile + u * kWidth + i * lanes);
   }
   size_t r = 0;
   if constexpr (kUnits % 4 == 0) {
@@ -225,9 +225,9 @@ HWY_INLINE void MultiplyLanes(D d, const C* M, size_t K, size_t m, const C* x, s
 template <size_t kUnits, class C>
 HWY_NOINLINE void MultiplyBlocks(const C* M, size_t K, size_t m, size_t rows, const C* x, C* to, size_t stride_to) {
   const hn::ScalableTag<C> d;
-  const size_t N = hn::Lanes(d);
+  const size_t lanes = hn::Lanes(d);
   while (rows != 0) {
-    const size_t count = std::min(rows, kVectorsOfTile * N), vectors = VectorsOf<C>(count);
+    const size_t count = std::min(rows, kVectorsOfTile * lanes), vectors = VectorsOf<C>(count);
     if (vectors == kVectorsOfTile) {
       MultiplyLanes<kUnits, kVectorsOfTile>(d, M, K, m, x, count, to, stride_to);
     } else if (vectors == 1) {
@@ -235,7 +235,7 @@ HWY_NOINLINE void MultiplyBlocks(const C* M, size_t K, size_t m, size_t rows, co
     } else {
       MultiplyLanes<kUnits, 2>(d, M, K, m, x, count, to, stride_to);
     }
-    x += K * vectors * N;
+    x += K * vectors * lanes;
     to += count * stride_to;
     rows -= count;
   }

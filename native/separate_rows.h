@@ -1,7 +1,7 @@
 // Sums over two directions that run in parallel.
 
-#ifndef ONEGRU_NATIVE_OWN_ROWS_H_
-#define ONEGRU_NATIVE_OWN_ROWS_H_
+#ifndef ONEGRU_NATIVE_SEPARATE_ROWS_H_
+#define ONEGRU_NATIVE_SEPARATE_ROWS_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -14,10 +14,10 @@ namespace onegru {
 // Separate rows for the sums of the second direction, while the first direction accumulates into the shared rows on
 // another thread. AddToShared then adds them, so the order of sums is that of sequential directions.
 template <class C>
-class OwnRows {
+class SeparateRows {
  public:
   // Replaces `rows`, [T, B] rows of `width` elements, by separate rows for the second direction.
-  OwnRows(std::size_t T, std::size_t B, std::size_t width, Rows* rows)
+  SeparateRows(std::size_t T, std::size_t B, std::size_t width, Rows* rows)
       : T_(T), B_(B), width_(width), shared_(*rows), memory_(AllocatePooled(T * B * width * sizeof(C))) {
     C* const numbers = reinterpret_cast<C*>(memory_.get());
     std::fill_n(numbers, T * B * width, C{-0.0});  // -0 + x is x, of any sign
@@ -43,4 +43,4 @@ class OwnRows {
 
 }  // namespace onegru
 
-#endif  // ONEGRU_NATIVE_OWN_ROWS_H_
+#endif  // ONEGRU_NATIVE_SEPARATE_ROWS_H_

@@ -3,8 +3,8 @@
 // After all GRU nodes have packed the results, the nodes are idle. Other such weights are defaults of inputs, which a
 // caller may replace. They are recognized by their address.
 
-#ifndef ONEGRU_NATIVE_RUNTIMES_CONSTANT_WEIGHTS_H_
-#define ONEGRU_NATIVE_RUNTIMES_CONSTANT_WEIGHTS_H_
+#ifndef ONEGRU_NATIVE_RUNTIMES_FIXED_WEIGHTS_H_
+#define ONEGRU_NATIVE_RUNTIMES_FIXED_WEIGHTS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -31,9 +31,9 @@ struct ComputedWeight {
   bool IsNeeded() const { return is_ambiguous || packed.size() != users.size(); }
 };
 
-class ConstantWeights {
+class FixedWeights {
  public:
-  explicit ConstantWeights(const Api& api) : api_(api) {}
+  explicit FixedWeights(const Api& api) : api_(api) {}
 
   // Returns the operators whose results are constant if all their inputs are.
   static std::span<const char* const> Carriers();
@@ -87,4 +87,4 @@ class ConstantWeights {
 
 }  // namespace onegru
 
-#endif  // ONEGRU_NATIVE_RUNTIMES_CONSTANT_WEIGHTS_H_
+#endif  // ONEGRU_NATIVE_RUNTIMES_FIXED_WEIGHTS_H_

@@ -1,4 +1,4 @@
-#include "native/runtimes/constant_weights.h"
+#include "native/runtimes/fixed_weights.h"
 
 #include <algorithm>
 #include <cstring>
@@ -40,7 +40,7 @@ constexpr double kTimes = 16, kFree = 1 << 26;
 
 class IdleKernel : public ort::Kernel {
  public:
-  IdleKernel(const Api& api, std::shared_ptr<const ConstantWeights::Idle> node)
+  IdleKernel(const Api& api, std::shared_ptr<const FixedWeights::Idle> node)
       : ort::Kernel{}, api_(api), node_(std::move(node)) {
     version = api.version;
     Compute = [](ort::Kernel* self, ort::KernelContext* context) {
@@ -69,16 +69,16 @@ class IdleKernel : public ort::Kernel {
   }
 
   const Api& api_;
-  const std::shared_ptr<const ConstantWeights::Idle> node_;
+  const std::shared_ptr<const FixedWeights::Idle> node_;
 };
 
 }  // namespace
 
 // --- analysis of a graph
 
-class ConstantWeights::Pass {
+class FixedWeights::Pass {
  public:
-  Pass(ConstantWeights& owner, const ort::Graph* graph, bool (*is_gru)(const Api&, const ort::Node*))
+  Pass(FixedWeights& owner, const ort::Graph* graph, bool (*is_gru)(const Api&, const ort::Node*))
       : owner_(owner), api_(owner.api_), graph_(graph), is_gru_(is_gru), nodes_(NodesOf(api_, graph)) {}
 
   Nodes Run() {
@@ -168,7 +168,7 @@ class ConstantWeights::Pass {
 
   // Computes a weight. Returns null if it depends on more than constants, or if each run must compute it.
   std::shared_ptr<ComputedWeight> Compute(const std::string& name, const ort::ValueInfo* value) {
-    std::set<const ort::Node*> makers;
+    std::set<const ort::Node*> producers;
     std::map<std::string, const ort::Value*> constants;
     std::vector<const ort::ValueInfo*> waiting{value};
     double bytes = 0, most = kFree;
@@ -185,7 +185,7 @@ class ConstantWeights::Pass {
       }
       const ort::Node* const node = Producer(source);
       if (node == nullptr || !IsCarrier(node)) return nullptr;
-      if (!makers.insert(node).second) continue;
+      if (!producers.insert(node).second) continue;
       for (const ort::ValueInfo* const given : Outputs(api_, node)) {
         if (given == nullptr) continue;
         const auto kind = KindOf(api_, given);
@@ -195,13 +195,13 @@ class ConstantWeights::Pass {
       const auto inputs = Inputs(api_, node);
       waiting.insert(waiting.end(), inputs.begin(), inputs.end());
     }
-    if (makers.empty() || bytes > most) return nullptr;
+    if (producers.empty() || bytes > most) return nullptr;
     Nodes ordered;
     std::copy_if(nodes_.begin(), nodes_.end(), std::back_inserter(ordered),
-                 [&](const ort::Node* node) { return makers.contains(node); });
+                 [&](const ort::Node* node) { return producers.contains(node); });
     const ValueHandle result = Evaluate(ordered, constants, name);
     if (result == nullptr) return nullptr;
-    producers_.merge(makers);
+    producers_.merge(producers);
     for (auto [item, end] = owner_.computed_.equal_range(name); item != end; ++item)
       if (AreEqual(api_, item->second->value.get(), result.get())) return item->second;
     auto weight = std::make_shared<ComputedWeight>();
@@ -239,11 +239,11 @@ class ConstantWeights::Pass {
       }
       found->outputs.back().shape = KindOf(api_, value).value().shape;
       if (Asks(api_, value, ort::ValueInfo_IsGraphOutput)) return false;
-      for (const ort::Node* const taker : consumers_[name]) {
-        const auto known = idle_.find(taker);
+      for (const ort::Node* const consumer : consumers_[name]) {
+        const auto known = idle_.find(consumer);
         if (known != idle_.end()) {
           found->weights.insert(found->weights.end(), known->second->weights.begin(), known->second->weights.end());
-        } else if (weight == weights_.end() || !TakesAsWeight(taker, name)) {
+        } else if (weight == weights_.end() || !TakesAsWeight(consumer, name)) {
           return false;
         }
       }
@@ -272,7 +272,7 @@ class ConstantWeights::Pass {
     return true;
   }
 
-  ConstantWeights& owner_;
+  FixedWeights& owner_;
   const Api& api_;
   const ort::Graph* const graph_;
   bool (*const is_gru_)(const Api&, const ort::Node*);
@@ -284,26 +284,25 @@ class ConstantWeights::Pass {
   std::map<const ort::Node*, std::shared_ptr<Idle>> idle_;
 };
 
-std::span<const char* const> ConstantWeights::Carriers() { return kCarriers; }
+std::span<const char* const> FixedWeights::Carriers() { return kCarriers; }
 
-std::vector<const ort::Node*> ConstantWeights::Add(const ort::Graph* graph,
-                                                   bool (*is_gru)(const Api&, const ort::Node*)) {
+std::vector<const ort::Node*> FixedWeights::Add(const ort::Graph* graph, bool (*is_gru)(const Api&, const ort::Node*)) {
   return Pass(*this, graph, is_gru).Run();
 }
 
-std::string ConstantWeights::KeyOf(const std::string& value, const std::vector<std::string>& outputs) {
+std::string FixedWeights::KeyOf(const std::string& value, const std::vector<std::string>& outputs) {
   std::string key = value;
   for (const std::string& name : outputs) key += '\0' + name;
   return key;
 }
 
-std::shared_ptr<ComputedWeight> ConstantWeights::Find(const std::string& key) const {
+std::shared_ptr<ComputedWeight> FixedWeights::Find(const std::string& key) const {
   const auto found = users_.find(key);
   const bool is_known = found != users_.end() && found->second != nullptr && !found->second->is_ambiguous;
   return is_known ? found->second : nullptr;
 }
 
-ort::Status* ConstantWeights::MakeKernel(const ort::KernelInfo* info, ort::Kernel** kernel) const {
+ort::Status* FixedWeights::MakeKernel(const ort::KernelInfo* info, ort::Kernel** kernel) const {
   return api_.Try([&] {
     const auto found = idle_.find(KeyOf("", OutputNames(api_, info)));
     if (found == idle_.end()) throw std::runtime_error("unknown node");
@@ -311,7 +310,7 @@ ort::Status* ConstantWeights::MakeKernel(const ort::KernelInfo* info, ort::Kerne
   });
 }
 
-void ConstantWeights::Finish() {
+void FixedWeights::Finish() {
   if (is_finished_.test_and_set()) return;
   for (const auto& [name, weight] : computed_)
     if (!weight->IsNeeded()) weight->value.reset();
