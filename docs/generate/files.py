@@ -51,7 +51,7 @@ ONE_STEP: Cell = (
     ),
 )
 SWITCH = Reason(
-    "holds 1e+30 as a mask weight",
+    "contains 1e+30, a weight so large",
     "Not supported, because one very large weight masks steps, and int8 has no precision left for the other "
     "weights of its row",
 )

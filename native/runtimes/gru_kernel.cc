@@ -105,7 +105,7 @@ std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelI
   const std::string node = std::string(kind.name) + " node";
   if (!name.empty()) return node + " '" + name + "': ";
   for (const std::string& output : OutputNames(api, info))
-    if (!output.empty()) return node + " that gives '" + output + "': ";
+    if (!output.empty()) return node + " with output '" + output + "': ";
   return node + ": ";
 }
 

@@ -59,8 +59,8 @@ class Parameters {
   double Next(const FunctionFacts& function, float otherwise) {
     if (next_ < values_.size()) return values_[next_++];
     if (!std::isnan(otherwise)) return otherwise;
-    throw InvalidArgument("activation_" + std::string(name_) + ": no value left for " + function.name +
-                          ", which has no default; must hold one for each function that takes " + name_);
+    throw InvalidArgument("activation_" + std::string(name_) + ": no value for " + function.name +
+                          ", which has no default; must have one for each function that uses " + name_);
   }
 
   void WarnOfSpare(const std::vector<Function>& functions, std::vector<std::string>& warnings) const {
@@ -70,8 +70,7 @@ class Parameters {
       names += (names.empty() ? "" : ", ") + std::string(kFunctionFacts[static_cast<std::size_t>(function)].name);
     const std::size_t spare = values_.size() - next_;
     warnings.push_back("activation_" + std::string(name_) + ": " + std::to_string(spare) +
-                       (spare == 1 ? " value" : " values") + " left over, which no function of " + names +
-                       " takes; without effect");
+                       (spare == 1 ? " value" : " values") + " too many for " + names + "; without effect");
   }
 
  private:

@@ -146,7 +146,7 @@ inline void CheckStorage(const char* name, const Tensor& tensor, ElementType sto
     for (const float number : numbers) {
       const float kept = is_short ? FromFloat16Bits(Float16Bits(number)) : FromBFloat16Bits(BFloat16Bits(number));
       if (std::isfinite(number) && !std::isfinite(kept))
-        refuse("holds " + ShortText(number) + ", which is infinite in " + NameOf(storage) + "; must be stored as " +
+        refuse("contains " + ShortText(number) + ", which is infinite in " + NameOf(storage) + "; must be stored as " +
                (is_short ? "bfloat16 or float32" : "float32"));
     }
   }
@@ -161,7 +161,8 @@ inline void CheckStorage(const char* name, const Tensor& tensor, ElementType sto
     for (std::size_t first = 0, size; first < inputs; first += size) {
       size = std::min(inputs - first, group_size == 0 ? inputs : group_size);
       if (const float found = FindMaskWeight(numbers.subspan(row + first, size)))
-        refuse("holds " + ShortText(found) + " as a mask weight, so int8 leaves no resolution for the other weights; " +
+        refuse("contains " + ShortText(found) +
+               ", a weight so large that int8 leaves no resolution for the other weights; " +
                "must be stored as bfloat16 or float32");
     }
   }

@@ -55,7 +55,7 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
     H = hidden_size_.value_or(own);
     if (H != own && R.shape[1] == Times(3, own)) {
       throw InvalidArgument("hidden_size: " + std::to_string(H) + "; must be " + std::to_string(own) +
-                            ", as R has shape " + InWords(R.shape));
+                            ", because R has shape " + InWords(R.shape));
     }
   }
   const std::int64_t G = H == kAny ? kAny : Times(3, H);

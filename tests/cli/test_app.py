@@ -63,8 +63,8 @@ def test_warnings_are_one_line_each(cli: Cli) -> None:
         result = cli(*command)
         assert result.code == 0
         assert result.err == (
-            "onegru: warning: gru.onnx: GRU node 'the GRU': activation_alpha: 1 value left over, "
-            "which no function of Sigmoid, Tanh takes; without effect\n"
+            "onegru: warning: gru.onnx: GRU node 'the GRU': activation_alpha: 1 value too many for "
+            "Sigmoid, Tanh; without effect\n"
         )
 
 

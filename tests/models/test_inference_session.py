@@ -143,7 +143,7 @@ def test_engines_of_other_providers_are_not_kept(tmp_path: Path) -> None:
 
 def test_an_illegal_node_is_not_left_to_onnxruntime(tmp_path: Path) -> None:
     """Which takes some of them, and computes something."""
-    with pytest.raises(Exception, match=r"onegru: GRU node that gives 'Y': clip: -2; must be > 0"):
+    with pytest.raises(Exception, match=r"onegru: GRU node with output 'Y': clip: -2; must be > 0"):
         InferenceSession(streaming(tmp_path, clip=-2.0))
 
 

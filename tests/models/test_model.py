@@ -318,15 +318,15 @@ def test_warnings_come_at_load_and_name_the_node(tmp_path: Path) -> None:
     assert all(item.category is SpecWarning for item in seen)
     assert len(messages) == 2
     start = f"{tmp_path / 'model.onnx'}: GRU node "
-    assert messages[0].startswith(start + "'one': activation_beta: 1 value left over")
-    assert messages[1].startswith(start + "'two': activation_alpha: 1 value left over")
+    assert messages[0].startswith(start + "'one': activation_beta: 1 value too many")
+    assert messages[1].startswith(start + "'two': activation_alpha: 1 value too many")
 
 
 def test_attributes_are_checked_at_load_even_where_weights_are_not_known(tmp_path: Path) -> None:
     inputs = [value("X", "float32", [T, B, I]), value("W", "float32", [1, 3 * H, I])]
     for attributes, message in (
         ({"activations": ["Tanh"]}, "activations: 1 names; must be 2"),
-        ({"activations": ["Tanh", "ScaledTanh"]}, "no value left for ScaledTanh"),
+        ({"activations": ["Tanh", "ScaledTanh"]}, "no value for ScaledTanh"),
         ({"clip": 0.0}, "clip: 0; must be > 0"),
         ({"direction": "up"}, "direction: 'up'; must be"),
     ):

@@ -311,14 +311,14 @@ def test_weights_that_a_type_would_destroy(tmp_path: Path, way: str) -> None:
         with pytest.raises(Exception, match=message):
             run(tmp_path / name, {"weight_storage": storage})
 
-    infinite = r"{}: holds {}, which is infinite in {}; must be stored as {}float32"
+    infinite = r"{}: contains {}, which is infinite in {}; must be stored as {}float32"
     attempt(with_weight(-1e30), "float16", infinite.format("W", r"-1e\+30", "float16", "bfloat16 or "))
     attempt(with_weight(65520, 9), "float16", infinite.format("R", r"6\.55e\+04", "float16", "bfloat16 or "))
     attempt(with_weight(3.4e38), "bfloat16", infinite.format("W", r"3\.4e\+38", "bfloat16", ""))
     attempt(with_weight(np.inf), "float16", "")  # which it was before
     attempt(with_weight(65519), "float16", "")
     attempt(with_weight(1e30), "bfloat16", "")
-    switch = r"{}: holds {} as a mask weight, .* must be stored as bfloat16 or float32"
+    switch = r"{}: contains {}, a weight so large .* must be stored as bfloat16 or float32"
     attempt(with_weight(1e30), "int8", switch.format("W", r"1e\+30"))
     attempt(with_weight(-2000, 9), "int8_g32", switch.format("R", r"2e\+03"))
     attempt(with_weight(1e30, others=0), "int8", "")  # which has no others in its row

@@ -53,5 +53,5 @@ def test_openvino_operators_refuse(function: str, message: str, changes: dict[st
 @pytest.mark.parametrize("function", ["gru_cell", "gru_sequence"])
 def test_openvino_values_without_a_function_warn(function: str, name: str) -> None:
     arguments = {**ARGUMENTS[function](), name: [0.5]}
-    with pytest.warns(onegru.SpecWarning, match=rf"{name}: 1 value left over.*Sigmoid, Tanh"):
+    with pytest.warns(onegru.SpecWarning, match=rf"{name}: 1 value too many.*Sigmoid, Tanh"):
         getattr(onegru, function)(**arguments)

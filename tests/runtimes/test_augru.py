@@ -146,7 +146,7 @@ def test_a_node_of_only_constants() -> None:
     [
         ({"activations": ["Sigmoid", "Cube"]}, "activations: unknown function 'Cube'; must be one of Relu, "),
         ({"clip": -1.0}, "clip: -1; must be > 0"),
-        ({"hidden_size": 7}, "hidden_size: 7; must be 3, as R has shape [1, 9, 3]"),
+        ({"hidden_size": 7}, "hidden_size: 7; must be 3, because R has shape [1, 9, 3]"),
         ({"layout": 2}, "layout: 2; must be 0 or 1"),
     ],
 )

@@ -195,7 +195,7 @@ def test_computed_weights_are_packed_when_they_change() -> None:
     ]
     inputs = [m.value("X", shape=X.shape), m.value("factor", shape=[])]
     opened = session(gru_model(nodes, inputs, ["Y_h"]))
-    with pytest.warns(onegru.SpecWarning, match="that gives 'Y_h': W, R, B: are not the same in each run"):
+    with pytest.warns(onegru.SpecWarning, match="with output 'Y_h': W, R, B: are not the same in each run"):
         for factor in np.array([0.5, 0.5, 2, 0.5, -1], np.float32):
             wanted = onegru.gru(X, **{**m.WEIGHTS, "W": m.WEIGHTS["W"] * factor}, linear_before_reset=1)[1]
             assert same_bits(opened.run(None, {"X": X, "factor": np.asarray(factor)})[0], wanted)

@@ -90,7 +90,7 @@ def test_all_take_the_first_versions_misspelt_default(opset: int, tmp_path: Path
 SPARE: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"activation_alpha": [0.5]},
-        ["activation_alpha: 1 value left over, which no function of Sigmoid, Tanh takes"],
+        ["activation_alpha: 1 value too many for Sigmoid, Tanh"],
     ),
     (
         {
@@ -98,11 +98,11 @@ SPARE: list[tuple[dict[str, Any], list[str]]] = [
             "activation_beta": [2.0, 3.0, 4.0],
             "activations": ["HardSigmoid", "elu"],
         },
-        ["activation_beta: 2 values left over, which no function of HardSigmoid, Elu takes"],
+        ["activation_beta: 2 values too many for HardSigmoid, Elu"],
     ),
     (
         {"activation_alpha": [0.5, 1.0], "activation_beta": [1.0]},
-        ["activation_alpha: 2 values left over", "activation_beta: 1 value left over"],
+        ["activation_alpha: 2 values too many", "activation_beta: 1 value too many"],
     ),
     ({"activation_alpha": [0.5], "activations": ["LeakyRelu", "Tanh"]}, []),
     ({"activation_alpha": [], "activation_beta": []}, []),
@@ -149,7 +149,7 @@ def test_a_warning_may_be_an_error() -> None:
     model, feeds = model_of({**gru_arguments(), "activation_alpha": [0.5]}, "WRB")
     with warnings.catch_warnings(action="error", category=onegru.SpecWarning):
         said = refusal(lambda: run_session(model, feeds))
-    assert "onegru: GRU node 'gru': activation_alpha: 1 value left over" in said
+    assert "onegru: GRU node 'gru': activation_alpha: 1 value too many" in said
 
 
 @pytest.mark.parametrize(
@@ -184,4 +184,4 @@ onnxruntime.register_execution_provider_library("OnegruExecutionProvider", sys.a
 onnxruntime.InferenceSession(sys.argv[2], providers=["OnegruExecutionProvider", "CPUExecutionProvider"])
 """
     done = run_python(program, str(built), str(path))
-    assert "onegru: GRU node 'gru': activation_alpha: 1 value left over, which no func" in done.stderr
+    assert "onegru: GRU node 'gru': activation_alpha: 1 value too many for Sigm" in done.stderr

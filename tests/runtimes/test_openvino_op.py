@@ -279,7 +279,7 @@ def test_several_requests_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('hidden_size="5"', 'hidden_size="4"'), "hidden_size: 4; must be 5, as R has shape [1, 15, 5]"),
+        (('hidden_size="5"', 'hidden_size="4"'), "hidden_size: 4; must be 5, because R has shape [1, 15, 5]"),
         (('hidden_size="5"', ""), "hidden_size: 0; must be at least 1"),
         (('hidden_size="5"', 'hidden_size="5" activations="relu, tanh"'), "activations: unknown function 'relu'"),
         (('hidden_size="5"', 'hidden_size="5" activations=""'), "activations: 0 names; must be 2"),

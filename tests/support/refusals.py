@@ -84,11 +84,11 @@ GRU_REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("activations: 3 names; must be 2", {"activations": ["Tanh"] * 3}),
     ("activations: 4 names; must be 2", {"activations": ["Tanh"] * 4}),
     (
-        "activation_alpha: no value left for ScaledTanh, which has no default",
+        "activation_alpha: no value for ScaledTanh, which has no default",
         {"activations": ["Sigmoid", "ScaledTanh"], "activation_beta": [1.0]},
     ),
     (
-        "activation_beta: no value left for ScaledTanh, which has no default",
+        "activation_beta: no value for ScaledTanh, which has no default",
         {"activations": ["Sigmoid", "ScaledTanh"], "activation_alpha": [1.0]},
     ),
     ("activation_alpha: NaN; must be a number", {"activation_alpha": [0.5, float("nan")]}),
@@ -106,7 +106,7 @@ GRU_REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("activations: unknown function 'a\\\\\\n\\x1b'", {"activations": ["a\\\n\x1b", "Tanh"]}),
     ("hidden_size: 0; must be at least 1", {"hidden_size": 0}),
     ("hidden_size: -5; must be at least 1", {"hidden_size": -5}),
-    ("hidden_size: 4; must be 5, as R has shape [1, 15, 5]", {"hidden_size": 4}),
+    ("hidden_size: 4; must be 5, because R has shape [1, 15, 5]", {"hidden_size": 4}),
     ("R: shape [1, 0, 0], hidden_size 0; must be at least 1", {"R": zeros(1, 0, 0), "W": zeros(1, 0, I)}),
     # direction, layout, others
     ("direction: 'sideways'; must be 'forward', 'reverse' or 'bidirectional'", {"direction": "sideways"}),
@@ -199,7 +199,7 @@ OPENVINO_REFUSALS: list[tuple[str, str, dict[str, Any]]] = [
     ("gru_cell", "B: shape [20]; must be [3*hidden_size] = [15]", {"B": zeros(4 * H)}),
     ("gru_cell", "B: shape [15]; must be [4*hidden_size] = [20]", {"linear_before_reset": True}),
     ("gru_cell", "B: shape [30]; must be [3*hidden_size] = [15]", {"B": zeros(6 * H)}),
-    ("gru_cell", "hidden_size: 4; must be 5, as R has shape [15, 5]", {"hidden_size": 4}),
+    ("gru_cell", "hidden_size: 4; must be 5, because R has shape [15, 5]", {"hidden_size": 4}),
     ("gru_cell", "hidden_size: 0; must be at least 1", {"hidden_size": 0}),
     ("gru_cell", "hidden_size: missing; GRUCell-3 requires it", {"hidden_size": None}),
     ("gru_cell", "clip: -1; must be at least 0 (0: no clipping)", {"clip": -1}),

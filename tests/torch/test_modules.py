@@ -560,6 +560,6 @@ def test_options_are_read_as_everywhere_else() -> None:
         with pytest.raises(onegru.SpecError, match=f"^{name}: "):
             ours.GRU(4, 4, activations=names, **{name: value})  # type: ignore[arg-type]
     for kind in (ours.GRU, ours.GRU, ours.GRUCell):
-        with pytest.warns(onegru.SpecWarning, match="activation_alpha: 1 value left over"):
+        with pytest.warns(onegru.SpecWarning, match="activation_alpha: 1 value too many"):
             module = kind(4, 4, activation_alpha=[0.125])
         assert module.form.activation_alpha == ()

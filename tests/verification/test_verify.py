@@ -242,7 +242,7 @@ def test_versions_are_known_without_an_import() -> None:
 def test_warnings_are_given_once(tmp_path: Path) -> None:
     """When the model is loaded, and not again for each run of it."""
     path = save(tmp_path, chain(True, activation_alpha=[0.5]))
-    with pytest.warns(onegru.SpecWarning, match="left over"):
+    with pytest.warns(onegru.SpecWarning, match="too many for"):
         loaded = onegru.load(path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -442,7 +442,7 @@ class GradientsOfFewSteps {
   void Weights(size_t rows) const {
     const size_t H = s_.H;
     const bool after = s_.linear_before_reset;
-    const size_t of_n = (after ? kFewStepsQ : kFewStepsN) * H;  // the gate whose product with the state belongs to n
+    const size_t of_n = after ? kFewStepsQ * H : kFewStepsN * H;  // the gate whose product with the state belongs to n
     if (c_.dW != nullptr) Outer(rows, 0, 3 * H, x_, stride_x_, s_.I, static_cast<C*>(c_.dW));
     if (c_.dR != nullptr) {
       C* const dR = static_cast<C*>(c_.dR);

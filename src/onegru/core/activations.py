@@ -220,7 +220,7 @@ def _next(kind: ActivationKind, parameter: str, values: Iterator[float]) -> floa
     value = next(values, kind.default(parameter))
     if value is None:
         raise SpecError(
-            f"activation_{parameter}: no value left for {kind.name}, which has no default; "
-            f"must hold one for each function that takes {parameter}"
+            f"activation_{parameter}: no value for {kind.name}, which has no default; "
+            f"must have one for each function that uses {parameter}"
         )
     return value

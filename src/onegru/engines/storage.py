@@ -59,7 +59,7 @@ def storage_problem(matrix: Array, weight_storage: str | None) -> str:
         lost = matrix[np.isfinite(matrix) & (np.abs(matrix) >= _INFINITE[weight_storage])]
         wider = "bfloat16 or float32" if weight_storage == "float16" else "float32"
         return (
-            f"holds {lost[0]:.3g}, which is infinite in {weight_storage}; must be stored as {wider}"
+            f"contains {lost[0]:.3g}, which is infinite in {weight_storage}; must be stored as {wider}"
             if lost.size
             else ""
         )
@@ -70,7 +70,7 @@ def storage_problem(matrix: Array, weight_storage: str | None) -> str:
         return "contains NaN or infinity; must be finite for int8"
     if switch := _switch(matrix, group_size(weight_storage)):
         return (
-            f"holds {switch:.3g} as a mask weight, so int8 leaves no resolution for the "
+            f"contains {switch:.3g}, a weight so large that int8 leaves no resolution for the "
             "other weights; must be stored as bfloat16 or float32"
         )
     return ""

@@ -120,7 +120,7 @@ def _check_weights(
         sizes["G"] = 3 * sizes["H"]
         if sizes["H"] != R.shape[-1] and R.shape[-2] == 3 * R.shape[-1]:
             raise SpecError.of(
-                "hidden_size", f"{hidden_size}; must be {R.shape[-1]}, as R has shape {list(R.shape)}"
+                "hidden_size", f"{hidden_size}; must be {R.shape[-1]}, because R has shape {list(R.shape)}"
             )
     check_shape("R", R.shape, axes["R"], sizes)
     if sizes["H"] < 1:
@@ -186,8 +186,8 @@ def read_activations(
     for parameter, spare in (("alpha", spare_alpha), ("beta", spare_beta)):
         if spare:
             warnings.warn(
-                f"{where}{prefix}{parameter}: {count(spare, 'value')} left over, which no function of "
-                f"{', '.join(kind.name for kind in kinds)} takes; without effect",
+                f"{where}{prefix}{parameter}: {count(spare, 'value')} too many for "
+                f"{', '.join(kind.name for kind in kinds)}; without effect",
                 SpecWarning,
                 stacklevel=callers_level(),
             )

@@ -358,7 +358,7 @@ def test_nan_past_the_end_of_a_row_is_never_read() -> None:
 
 def test_unused_values_warn_once() -> None:
     W, R, X = np.zeros((1, 3, 1)), np.zeros((1, 3, 1)), np.zeros((1, 1, 1))
-    with pytest.warns(onegru.SpecWarning, match=r"activation_alpha: 1 value left over"):
+    with pytest.warns(onegru.SpecWarning, match=r"activation_alpha: 1 value too many"):
         onegru.gru(X, W, R, activation_alpha=[0.5])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -65,7 +65,7 @@ from tests.support.files.onnx_models import (
             lambda n: setattr(n.attribute[0], "ref_attr_name", "h"),
             "attribute 'hidden_size' must have a plain value",
         ),
-        (lambda n: setattr(n.attribute[0], "i", 4), "hidden_size: 4; must be 3, as R has shape [1, 9, 3]"),
+        (lambda n: setattr(n.attribute[0], "i", 4), "hidden_size: 4; must be 3, because R has shape"),
         (lambda n: setattr(n.attribute[0], "i", 2**62), "hidden_size: 4611686018427387904; must be 3"),
         (lambda n: add(n, "output_sequence", 1), "output_sequence was removed in opset 7"),
         (lambda n: add(n, "colour", 1), "colour: not an attribute of GRU-14"),
@@ -121,14 +121,14 @@ def test_bfloat16_before_its_opset(tmp_path: Path) -> None:
 
 def test_warnings_name_the_node(tmp_path: Path) -> None:
     odd = gru("X", ["Y"], name="odd", activation_alpha=[0.5])
-    with pytest.warns(SpecWarning, match=r"model\.onnx: GRU node 'odd': activation_alpha: 1 value left over"):
+    with pytest.warns(SpecWarning, match=r"model\.onnx: GRU node 'odd': activation_alpha: 1 value too many"):
         loaded(tmp_path, model(graph([odd], [X_INFO], ["Y"], WEIGHTS)))
 
 
 def test_a_node_without_a_name_is_called_by_its_output(tmp_path: Path) -> None:
     ours = loaded(tmp_path, model(graph([gru("X", ["", "state"])], [X_INFO], ["state"], WEIGHTS)))
     assert ours.gru_nodes[0].name == "state"
-    with pytest.raises(SpecError, match="GRU node that gives 'state': W: missing"):
+    with pytest.raises(SpecError, match="GRU node with output 'state': W: missing"):
         loaded(tmp_path, model(graph([gru("X", ["", "state"], W="")], [X_INFO], ["state"], WEIGHTS)))
 
 

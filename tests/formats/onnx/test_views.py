@@ -117,7 +117,7 @@ def test_a_view_of_an_input_is_not_the_input(tmp_path: Path) -> None:
 
 def test_a_node_that_does_not_fit(tmp_path: Path) -> None:
     path = build([helper.make_node("Squeeze", ["Y", "a"], ["Z"])], {"a": [2]}, 17, tmp_path / "m.onnx")
-    with pytest.raises(onegru.FormatError, match="Squeeze node that gives 'Z'"):
+    with pytest.raises(onegru.FormatError, match="Squeeze node with output 'Z'"):
         onegru.load(path).run({"X": np.zeros((5, 2, I), np.float32)})
 
 

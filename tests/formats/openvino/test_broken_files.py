@@ -61,7 +61,7 @@ def test_broken_files(tmp_path: Path, change: Callable[[str], str], message: str
     ("change", "message"),
     [
         (lambda t: t.replace('hidden_size="5"', 'hidden_size="0"'), "hidden_size: 0; must be at least 1"),
-        (lambda t: t.replace('hidden_size="5"', 'hidden_size="4"'), "hidden_size: 4; must be 5, as R has shape"),
+        (lambda t: t.replace('hidden_size="5"', 'hidden_size="4"'), "hidden_size: 4; must be 5, because R has shape"),
         (lambda t: t.replace('hidden_size="5"', ""), "hidden_size: missing; GRUCell-3 requires it"),
         (lambda t: t.replace('hidden_size="5"', 'hidden_size="5" layout="1"'), "layout: not an attribute of GRUCell-3"),
         (lambda t: t.replace('hidden_size="5"', 'hidden_size="5" activations=""'), "activations: 0 names; must be 2"),
@@ -79,7 +79,7 @@ def test_illegal_layers(tmp_path: Path, change: Callable[[str], str], message: s
 
 def test_weights_that_no_function_takes_warn_by_name(tmp_path: Path) -> None:
     path = write_cell(tmp_path, activations_alpha="1.0")
-    with pytest.warns(onegru.SpecWarning, match=r"GRUCell node 'gru': activations_alpha: 1 value left over"):
+    with pytest.warns(onegru.SpecWarning, match=r"GRUCell node 'gru': activations_alpha: 1 value too many"):
         onegru.load(path)
 
 

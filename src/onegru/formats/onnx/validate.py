@@ -163,7 +163,7 @@ def describe(node: NodeProto) -> str:
     """Describe a node for messages."""
     if node.name:
         return f"{node.op_type} node {node.name!r}"
-    return f"{node.op_type} node that gives {next(filter(None, node.output), '')!r}"
+    return f"{node.op_type} node with output {next(filter(None, node.output), '')!r}"
 
 
 #: Attributes of these types contain only numbers or text, which `read_model` has checked.

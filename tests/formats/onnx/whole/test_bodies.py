@@ -149,7 +149,7 @@ def test_grus_in_bodies_that_onnxruntime_does_not_run_right(
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"activations": ["Sigmoid", "ScaledTanh"]}, "no value left for ScaledTanh, which has no default"),
+        ({"activations": ["Sigmoid", "ScaledTanh"]}, "no value for ScaledTanh, which has no default"),
         ({"activations": ["Sigmoid", "Tanh", "Tanh"]}, "activations: 3 names; must be 2"),
         ({"activations": ["Sigmoid", "Tangens"]}, "Tangens"),
         ({"clip": -1.0}, "clip: -1; must be > 0"),
