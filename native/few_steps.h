@@ -12,8 +12,7 @@
 
 namespace onegru {
 
-// The order of the gates in the weights, their products and their gradients. FewSteps::gates has the arguments of r, z
-// and n, then q = h·Rhᵀ + Rbh, then the new state.
+// The order of the gates in weights, products and gradients. FewSteps::gates: the arguments of r, z, n; q; the state.
 enum FewStepsGate : std::size_t { kFewStepsR, kFewStepsZ, kFewStepsN, kFewStepsQ, kFewStepsState };
 
 // One direction of a call. Null data are absent; Y and Y_h are required.

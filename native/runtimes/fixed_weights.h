@@ -1,7 +1,7 @@
 // Weights of GRU nodes that are not constants, but do not change from run to run. Nodes such as DequantizeLinear,
 // Unsqueeze or Cast compute them from constants. ONNX Runtime's kernels compute them once, when a session is created.
-// After all GRU nodes have packed the results, the nodes are idle. Other such weights are defaults of inputs, which a
-// caller may replace. They are recognized by their address.
+// After all GRU nodes have packed the results, the nodes are idle. Others are defaults of inputs, which a caller may
+// replace: their address identifies them.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_FIXED_WEIGHTS_H_
 #define ONEGRU_NATIVE_RUNTIMES_FIXED_WEIGHTS_H_

@@ -161,9 +161,8 @@ inline void CheckStorage(const char* name, const Tensor& tensor, ElementType sto
     for (std::size_t first = 0, size; first < inputs; first += size) {
       size = std::min(inputs - first, group_size == 0 ? inputs : group_size);
       if (const float found = FindMaskWeight(numbers.subspan(row + first, size)))
-        refuse("contains " + ShortText(found) +
-               ", a weight so large that int8 leaves no resolution for the other weights; " +
-               "must be stored as bfloat16 or float32");
+        refuse("contains " + ShortText(found) + ", a weight so large that int8 leaves no resolution for the other " +
+               "weights; must be stored as bfloat16 or float32");
     }
   }
 }
