@@ -35,8 +35,7 @@ class PipelinedProjection {
   // Returns whether any work remains.
   bool waiting() const { return panel_ < last_; }
 
-  // Discards the remaining work.
-  void Drop() { panel_ = last_ = 0; }
+  void DiscardRemainingWork() { panel_ = last_ = 0; }
 
   // Begins the products of kPipelinedSteps rows with the panels [first, last) of W, which must be full.
   //

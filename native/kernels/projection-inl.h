@@ -28,7 +28,7 @@ void StartChunks(ItemState<C, S>& s) {
   s.active = s.count;
   s.is_single_tile = s.count == 1 && !s.IsShared() && s.geometry.panels() <= kMaxPanelsOfSingleTile;
   s.in.template Start<S>(s, s.is_single_tile);
-  s.pipelined.Drop();
+  s.pipelined.DiscardRemainingWork();
   s.y.ChooseWriter(s);
   s.y.place = 0;
 }

@@ -372,9 +372,9 @@ class GradientsOfFewSteps {
       const size_t left = H - j;
       V slope;
       const V r = Apply(s_.f, LoadPart(d_, saved + kFewStepsR * H + j, left), &slope),
-              d_rh_j = LoadPart(d_, d_rh + j, left);
-      StorePart(hn::Mul(hn::Mul(d_rh_j, LoadPart(d_, h + j, left)), slope), d_, g + kFewStepsR * H + j, left);
-      StorePart(MultiplyAdd(d_rh_j, r, LoadPart(d_, dh + j, left)), d_, dh + j, left);
+              drh_j = LoadPart(d_, d_rh + j, left);
+      StorePart(hn::Mul(hn::Mul(drh_j, LoadPart(d_, h + j, left)), slope), d_, g + kFewStepsR * H + j, left);
+      StorePart(MultiplyAdd(drh_j, r, LoadPart(d_, dh + j, left)), d_, dh + j, left);
     }
   }
 
