@@ -150,7 +150,8 @@ void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
 void CheckRows(std::size_t target) {
   constexpr std::size_t kMaxRows = 40;
   const char* const name = CompiledTargets()[target].name;
-  for (const std::size_t number : {0, 1, 2, 3, 4, 5, 9, 19, 29, 39, 1000002, 1000009}) {
+  // 61, 245 and 809 have int8 weights in two planes, and reset before.
+  for (const std::size_t number : {0, 1, 2, 3, 4, 5, 9, 19, 29, 39, 61, 245, 809, 1000002, 1000009}) {
     Problem p = MakeProblem(number);
     p.T = 3;
     p.has_lengths = p.is_stream = false;

@@ -51,7 +51,7 @@ def make(name: str) -> Activation:
     return Activation(name, ALPHA if "alpha" in takes else None, BETA if "beta" in takes else None)
 
 
-def test_there_are_eleven() -> None:
+def test_number_of_functions() -> None:
     assert len(ACTIVATIONS) == 11
     assert set(ACTIVATIONS) == set(VALUES) == set(LIMITS)
 

@@ -32,8 +32,8 @@ class ActivationKind:
     keeps_zero: bool = False  # whether f(0) = 0 for all parameters
     is_odd: bool = False  # whether f(-x) = -f(x) for all parameters
     is_operator: bool = True  # whether ONNX's operator of this name computes this formula by default
-    # only of functions without parameters: names under which keras.activations (of Keras 2 and 3),
-    # flax.linen.activation and OpenVINO compute this formula; other names are in frameworks/layouts.py
+    # only of functions without parameters: their names in keras.activations (of Keras 2 or 3, not with two
+    # meanings), flax.linen.activation and OpenVINO; other names are in frameworks/layouts.py
     framework_names: Mapping[str, str] = field(default_factory=dict)
 
     def default(self, parameter: str) -> float | None:

@@ -33,7 +33,7 @@ _PAIRS = ("Min", "Max", "Add", "Mul")
 #: Operators that change a value. No Floor: if a state is 1 except for rounding, its result is uncertain.
 #: Sums with another value make one GRU depend on the states of another.
 _OF_TWO = tuple(f"{kind} of two" for kind in ("Min", "Max", "Mul", "Add"))
-OPERATORS = (*_PAIRS, *_PARAMETER_COUNTS, *_UNARY, "Clip", "Where", *_OF_TWO, "Square", "Shrink")
+OPERATORS = (*_PAIRS, *_PARAMETER_COUNTS, *_UNARY, "Clip", "Where", *_OF_TWO, "Square", "Millionth")
 # Relative change of a value of a float64 model. ONNX Runtime drops factors that float32 rounds to 1.
 _HAIRS = (1e-6, 1e-7)
 
@@ -192,7 +192,7 @@ def _operator(rng: Generator, operator: str, name: str, others: list[str]) -> tu
             return [helper.make_node(operator[:3], [name, other], ["made"])], f"{operator[:3]} with {other!r}"
     if operator == "Square":
         return [helper.make_node("Mul", [name, name], ["made"])], operator
-    if operator == "Shrink":  # states are scaled by millionths
+    if operator == "Millionth":
         return [_constant("by", 1e-6), helper.make_node("Mul", [name, "by"], ["made"])], operator
     if operator in _PARAMETER_COUNTS:
         values = dict(zip(("alpha", "beta"), (abs(c), 0.5), strict=True))

@@ -205,7 +205,7 @@ class Operator:
     casts: ClassVar[bool] = False  # whether it changes their type, which may round them
     pointwise: ClassVar[bool] = False  # whether it is an elementwise operator with broadcasting
     computes: bool = False  # whether it has a `value`
-    keeps_zeros: bool = False  # whether zeros as inputs result in zeros
+    keeps_zeros: bool = False  # whether zeros as inputs result in zeros, for all attributes
     factor_inputs: tuple[int, ...] = ()  # factors and divisors: ones there leave the other input unchanged
     dtype: str | int | None = None  # see `dtype_of`
     resizes: ClassVar[bool] = False  # whether it may change the size of an axis that it keeps
