@@ -53,7 +53,7 @@ class Elementary(Protocol):
         """Return one value where x < bound, else another, whose gradient at the bound is 0."""
 
     def piecewise(self, x: Any, negative: Any, positive: Any) -> Any:
-        """Return one value where x < 0, another where x > 0; they are equal at 0, where the first has the gradient."""
+        """Return one value where x < 0, else another; equal at 0, where the first has the gradient."""
 
     def finite(self, x: Any) -> Any:
         """Return the value, with a large number instead of an infinity, for quotients with a finite limit."""

@@ -54,7 +54,7 @@ class Edit:
         self.outputs: dict[str, Declared] = {}
         self.sizes: dict[tuple[str, int], Size] = {}  # of the model's inputs and outputs, by name and axis
         self.metadata: dict[str, str] = {}  # new entries
-        self.unfolded: set[str] = set()  # new constant values that are nevertheless computed in each run
+        self.not_folded: set[str] = set()  # new constant values that are nevertheless computed in each run
         self._staged: dict[int, Staged] = {}
         self._before: dict[int, list[Op]] = {}
         self._last: list[Op] = []

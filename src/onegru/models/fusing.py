@@ -52,14 +52,14 @@ def replace_decomposed(
 ) -> Decomposed[ModelProto]:
     """Replace the decomposed GRUs of a model. This may change the model."""
     from onegru.formats.onnx.functions.augru import add_augru_functions
-    from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
+    from onegru.formats.onnx.functions.inline import all_nodes, inline_functions
     from onegru.formats.onnx.node import is_plain_constant
 
     def size(graph_of: ModelProto) -> int:
         return sum(not is_plain_constant(node) for node in all_nodes(graph_of.graph.node))
 
     add_augru_functions(model, source)  # broken functions crash the process in onnx's shape inference
-    model = unfold_functions(source, model)
+    model = inline_functions(source, model)
     kinds = {node.op_type.removeprefix("QLinear") for node in all_nodes(model.graph.node)}
     before = size(model)
     if not (kinds & _BLENDS and kinds & _SCALES and kinds & _PRODUCTS):  # no search for most models

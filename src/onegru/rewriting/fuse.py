@@ -171,7 +171,7 @@ def _search_onnx(
     file: Opened, progress: Progress | None = None
 ) -> tuple[Decomposed[ModelProto], bytes, list[str]]:
     """Fuse an ONNX model; return the search result, the serialized target, and notes."""
-    from onegru.formats.onnx.functions.unfold import all_nodes
+    from onegru.formats.onnx.functions.inline import all_nodes
     from onegru.formats.onnx.parse import model_opset
     from onegru.formats.onnx.validate import Source, model_of
     from onegru.rewriting.external_data import embed_external, external_notes, serialize_model

@@ -14,7 +14,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.linear import as_linear
 from onegru.dataflow.operator import MOST_SIZES, Op, Shape, Size, as_sizes
 from onegru.dataflow.table import Call, Elements, Move, UnknownOpError, movers, operator_of
-from onegru.dataflow.table.recurrences import recurrence_of
+from onegru.dataflow.table.recurrences import find_recurrence
 from onegru.dataflow.walk import moved_from, moved_to
 from onegru.timeline.axes import Axis, EqualAxes, parts_of
 from onegru.timeline.starts import constant_start
@@ -322,7 +322,7 @@ class TimeAnalysis:
 
     def start_of(self, op: Op, name: str) -> Array | None:
         """Return the initial state of a recurrence, with equal rows as one; None if it is computed."""
-        recurrence = recurrence_of(op)
+        recurrence = find_recurrence(op)
         batch = 0 if recurrence is not None and recurrence.is_batch_first(op) else 1
         return (
             np.zeros((1, 1, 1)) if self.flow.fill_value(name) == 0 else constant_start(self.flow, name, batch)
@@ -353,5 +353,5 @@ def _without_states(op: Op) -> list[str]:
 
 def time_axis(op: Op) -> int:
     """Return the time axis of a recurrence's sequence."""
-    recurrence = recurrence_of(op)
+    recurrence = find_recurrence(op)
     return 0 if recurrence is None else recurrence.time_axis(op)

@@ -8,7 +8,7 @@ from onegru.core.errors import SpecError
 from onegru.dataflow.operator import Op, Size
 from onegru.dataflow.table import Elements, Hazard, Move, movers, operator_of
 from onegru.dataflow.table.cutting import Slice
-from onegru.dataflow.table.recurrences import recurrent
+from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.dataflow.walk import moved_from, moved_to, reachable
 from onegru.timeline.analysis import COPY_KINDS, CUT_KINDS, TimeAnalysis, time_axis
 from onegru.timeline.axes import Axis
@@ -132,7 +132,7 @@ class LossFinder:
                 continue
             if (unknown := self._where_time_begins(op)) is not None:
                 yield finding_of(unknown, "unknown", UNKNOWN)
-            for first, last in recurrent(op).states:
+            for first, last in recurrence_of(op).states:
                 given = self.analysis.moved_to(op.outputs[last], CUT_KINDS) | self.analysis.moved_to(
                     op.outputs[0], CUT_KINDS
                 )
@@ -224,13 +224,13 @@ class LossFinder:
             yield from self._judge_move(op, move)
             if move is moves[0] and not is_carried:
                 yield "remembers", "starts from its initial state in each run; no input carries its state"
-        for first, _ in recurrent(op).states:
+        for first, _ in recurrence_of(op).states:
             if op.input(first) in self.streamed and not is_carried:
                 yield "mixes", "starts from a value of the same run"
 
     def _stops_early(self, op: Op) -> bool:
         """Whether a recurrence has computed or constant lengths that differ from the number of steps."""
-        name = op.input(recurrent(op).lengths)
+        name = op.input(recurrence_of(op).lengths)
         is_given = name in self.analysis.dynamic and name not in self.planner.context.counting
         if not name or is_given or op in self.plan.full_length:
             return False

@@ -14,7 +14,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, MissingExtraError
 from onegru.formats.graph import GruStep
 from onegru.formats.onnx.functions.augru import add_augru_functions
-from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
+from onegru.formats.onnx.functions.inline import all_nodes, inline_functions
 from onegru.formats.onnx.validate import (
     Source,
     attribute_graphs,
@@ -70,7 +70,7 @@ def whole_model(file: Opened, probes: Sequence[str] = ()) -> bytes:
         return file.data
     source, model = Source.of(file), deepcopy(file.once(parse_file))
     if probes:
-        model = unfold_functions(source, model)
+        model = inline_functions(source, model)
     external = external_tensors(model)
     if sum(external_location(source, tensor)[2] for tensor in external) < _LARGE:
         for tensor in external:

@@ -93,13 +93,13 @@ class IrCell(Operator):
         yield Move(0, 1, None, 0, "mixes", SUMS)
 
 
-def recurrence_of(op: Op) -> RecurrentOperator | None:
+def find_recurrence(op: Op) -> RecurrentOperator | None:
     """Return the row of a recurrence; None for other operators."""
     found = operator_of(op.kind)
     return found if isinstance(found, RecurrentOperator) else None
 
 
-def recurrent(op: Op) -> RecurrentOperator:
+def recurrence_of(op: Op) -> RecurrentOperator:
     """Return the row of a recurrence."""
     found = operator_of(op.kind)
     assert isinstance(found, RecurrentOperator)

@@ -34,7 +34,7 @@ from onegru.formats.graph import (
 from onegru.formats.onnx.constant_weights import compute_nodes, fold_weights, nodes_ahead
 from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.flow import lazy_flow_of
-from onegru.formats.onnx.functions.unfold import unfold_functions
+from onegru.formats.onnx.functions.inline import inline_functions
 from onegru.formats.onnx.nested import find_nested
 from onegru.formats.onnx.node import is_plain_constant, node_attributes, tensor_info
 from onegru.formats.onnx.order import nodes_in_order
@@ -100,7 +100,7 @@ class _ModelReader:
         self.parse = parse
         given = parse()
         self.augru_domains = {item.domain for item in given.functions if is_augru_function(item)}
-        self.model = model = unfold_functions(source, given)
+        self.model = model = inline_functions(source, given)
         self.is_changed = model is not given
         self.graph = model.graph
         self.opset = model_opset(source, model)

@@ -9,7 +9,7 @@ from copy import deepcopy
 import onnx
 from onnx import ModelProto, NodeProto, version_converter
 
-from onegru.formats.onnx.functions.unfold import all_nodes
+from onegru.formats.onnx.functions.inline import all_nodes
 from onegru.formats.onnx.validate import Source, describe, drop_named, is_gru, is_onnx
 from onegru.operators.onnx import OLDEST_OPSET
 

@@ -45,7 +45,7 @@ class GruLayers(Builder):
 
     def __init__(self, flow: Flow, names: set[str]) -> None:
         super().__init__(flow, "onegru", names)
-        self.unfolded: set[str] = set()  # values that stay computed, although they depend only on constants
+        self.not_folded: set[str] = set()  # values that stay computed, although they depend only on constants
         self._sizes: dict[tuple[str, int], str] = {}
 
     def add(self, op: Op) -> None:
@@ -214,12 +214,12 @@ def dequantized(to: GruLayers | Edit, add: Callable[..., str], name: str, array:
     value = to.constant(f"{name}/int8", parts)
     factor = to.constant(f"{name}/scale", scale[..., None] if group else scale)
     value = add("Cast", [value], f"{name}/converted", dtype="float32")
-    to.unfolded.add(value)
+    to.not_folded.add(value)
     value = add("Mul", [value, factor], f"{name}/scaled")
-    to.unfolded.add(value)
+    to.not_folded.add(value)
     if group:
         value = add("Reshape", [value, to.ints(*array.shape)], f"{name}/rows")
-        to.unfolded.add(value)
+        to.not_folded.add(value)
     return value
 
 

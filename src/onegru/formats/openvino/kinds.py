@@ -137,17 +137,19 @@ reads("HardSigmoid", inputs=3)(
 reads("Selu", inputs=3)(
     lambda layer: layer.op("Selu", layer.inputs[0], alpha=layer.number(1), gamma=layer.number(2))
 )
-reads("Elu")(lambda layer: layer.op("Elu", layer.inputs[0], alpha=layer.real("alpha")))
+reads("Elu")(lambda layer: layer.op("Elu", layer.inputs[0], alpha=layer.attribute_number("alpha")))
 reads("Reshape", inputs=2)(
     lambda layer: layer.op("Reshape", allowzero=0 if layer.flag("special_zero", False) else 1)
 )
 reads("Split", inputs=2)(lambda layer: layer.op("Split", layer.inputs[0], axis=layer.integer(1)))
-reads("Concat")(lambda layer: layer.op("Concat", axis=layer.whole("axis")))
+reads("Concat")(lambda layer: layer.op("Concat", axis=layer.attribute_integer("axis")))
 writes("Concat")(
     lambda flow, op: NewLayer("Concat", "opset1", {"axis": str(op.attributes["axis"])}, op.inputs)
 )
 reads("TopK", inputs=2)(
-    lambda layer: layer.op("TopK", axis=layer.whole("axis"), largest=int(layer.word("mode", "") == "max"))
+    lambda layer: layer.op(
+        "TopK", axis=layer.attribute_integer("axis"), largest=int(layer.word("mode", "") == "max")
+    )
 )
 reads("ScaledDotProductAttention", inputs=(3, 5))(
     lambda layer: layer.op("openvino::ScaledDotProductAttention", causal=int(layer.flag("causal", False)))
@@ -156,11 +158,13 @@ reads("LRN", inputs=2)(
     lambda layer: layer.op("openvino::LRN", layer.inputs[0], axes=tuple(layer.integers(1)))
 )
 reads("ShuffleChannels")(
-    lambda layer: layer.op("openvino::ShuffleChannels", axes=(layer.whole("axis", "1"),))
+    lambda layer: layer.op("openvino::ShuffleChannels", axes=(layer.attribute_integer("axis", "1"),))
 )
 reads("ReverseSequence", inputs=2)(
     lambda layer: layer.op(
-        "ReverseSequence", batch_axis=layer.whole("batch_axis", "0"), time_axis=layer.whole("seq_axis", "1")
+        "ReverseSequence",
+        batch_axis=layer.attribute_integer("batch_axis", "0"),
+        time_axis=layer.attribute_integer("seq_axis", "1"),
     )
 )
 reads("Einsum")(lambda layer: layer.op("Einsum", equation=layer.original.data.get("equation", "")))
@@ -228,7 +232,7 @@ def _matmul(layer: LayerTranslation) -> Op:
 
 @reads("Clamp")
 def _clamp(layer: LayerTranslation) -> Op:
-    low, high = layer.real("min"), layer.real("max")
+    low, high = layer.attribute_number("min"), layer.attribute_number("max")
     if (layer.flow.dtype(layer.inputs[0]) or "").lstrip("u").startswith("int"):  # integer limits
         low, high = np.ceil(low), np.floor(high)
     return layer.op("Clip", layer.inputs[0], min=float(low), max=float(high))
@@ -316,7 +320,7 @@ def _variadic_split(layer: LayerTranslation) -> Op:
 
 @reads("Gather", inputs=3)
 def _gather(layer: LayerTranslation) -> Op:
-    if batch := layer.whole("batch_dims", "0"):
+    if batch := layer.attribute_integer("batch_dims", "0"):
         return layer.op("openvino::Gather", *layer.inputs[:2], axis=layer.integer(2), batch_dims=batch)
     indices = layer.flow.constant(layer.inputs[1])
     if layer.original.version != "opset8" and indices is not None and np.any(indices < 0):
@@ -332,7 +336,7 @@ def _write_gather(flow: Flow, op: Op) -> NewLayer:
 
 @reads("GatherND", inputs=2)
 def _gather_nd(layer: LayerTranslation) -> Op:
-    batch = layer.whole("batch_dims", "0")
+    batch = layer.attribute_integer("batch_dims", "0")
     if batch > 1 and layer.original.version == "opset5":
         raise UnknownLayerError  # this version merges the batch axes
     return layer.op("GatherND", batch_dims=batch)
@@ -499,7 +503,7 @@ def _not_equal(layer: LayerTranslation) -> Op:
 
 
 def _over_axis(kind: str, default: str) -> ReadingRule:
-    return lambda layer: layer.op(kind, axis=layer.whole("axis", default))
+    return lambda layer: layer.op(kind, axis=layer.attribute_integer("axis", default))
 
 
 reads("GatherElements", inputs=2)(_over_axis("GatherElements", ""))
@@ -533,7 +537,7 @@ def _interpolate(layer: LayerTranslation) -> Op:
     axes = layer.integers(axes_input) if len(layer.inputs) > axes_input else range(layer.rank(0))
     is_scaled = layer.word("shape_calculation_mode", "") == "scales"
     scales = layer.flow.constant(layer.inputs[axes_input - 1]) if is_scaled else None
-    pads = {name: layer.numbers(name) for name in ("pads_begin", "pads_end")}
+    pads = {name: layer.attribute_integers(name) for name in ("pads_begin", "pads_end")}
     known = {} if scales is None else {"scales": tuple(map(float, scales.ravel()))}
     return layer.op("openvino::Interpolate", axes=tuple(axes), **known, **pads)
 
@@ -544,9 +548,9 @@ def _window(layer: LayerTranslation) -> Op:
     """Translate a convolution or a pooling, with ONNX's attributes."""
     auto = layer.word("auto_pad", "explicit")
     attributes: dict[str, Any] = {
-        **{name: layer.numbers(name) for name in ("strides", "dilations", "output_padding")},
-        "pads": layer.numbers("pads_begin") + layer.numbers("pads_end"),
-        "kernel_shape": layer.numbers("kernel"),
+        **{name: layer.attribute_integers(name) for name in ("strides", "dilations", "output_padding")},
+        "pads": layer.attribute_integers("pads_begin") + layer.attribute_integers("pads_end"),
+        "kernel_shape": layer.attribute_integers("kernel"),
         "auto_pad": "" if auto == "explicit" else auto.upper(),
         "ceil_mode": int(layer.word("rounding_type", "floor") != "floor"),
         "count_include_pad": int(layer.original.type == "AvgPool" and not layer.flag("exclude-pad", True)),

@@ -75,7 +75,7 @@ class LayerTranslation:
             raise UnknownLayerError
         return word in ("true", "1")
 
-    def real(self, name: str) -> float:
+    def attribute_number(self, name: str) -> float:
         """Parse a number attribute, with the precision of the layer's inputs."""
         try:
             number = self.parser.number(self.original, name, self.original.data[name])
@@ -83,14 +83,14 @@ class LayerTranslation:
             raise UnknownLayerError from error
         return number if self.flow.dtype(self.inputs[0]) == "float64" else to_float32(number)
 
-    def whole(self, name: str, default: str = "") -> int:
+    def attribute_integer(self, name: str, default: str = "") -> int:
         """Parse an integer attribute, which can be negative."""
         try:
             return int(self.original.data.get(name, default))
         except ValueError as error:
             raise UnknownLayerError from error
 
-    def numbers(self, name: str) -> list[int]:
+    def attribute_integers(self, name: str) -> list[int]:
         """Parse an attribute with a list of integers; empty if it is missing."""
         try:
             return [int(word) for word in self.original.data.get(name, "").split(",") if word.strip()]

@@ -13,7 +13,7 @@ from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Elements, movers
-from onegru.dataflow.table.recurrences import recurrence_of
+from onegru.dataflow.table.recurrences import find_recurrence
 from onegru.dataflow.walk import all_flows
 from onegru.models.model import Model, runs_of_nodes
 from onegru.timeline.read import ModelFlow, read_model_flow
@@ -140,7 +140,7 @@ def _uses(flow: Flow) -> Iterator[tuple[Flow, Op, int, int | None]]:
             kind = op.kind
             if kind == "ReverseSequence":
                 index, axis = 1, int(op.attributes.get("time_axis", 0))
-            elif (recurrence := recurrence_of(op)) is not None:
+            elif (recurrence := find_recurrence(op)) is not None:
                 index, axis = recurrence.lengths, recurrence.time_axis(op)
             else:
                 is_table = kind.startswith("Gather") and here.constant(op.inputs[0]) is not None

@@ -17,7 +17,7 @@ from onegru.formats.onnx.constant_weights import fold_weights
 from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.flow import GraphTypes, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
-from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
+from onegru.formats.onnx.functions.inline import all_nodes, inline_functions
 from onegru.formats.onnx.order import nodes_in_order
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import (
@@ -83,7 +83,7 @@ class _Rewriter:
         self.released: set[str] = set()  # `released_inputs` of all graphs
         has_added_functions = add_augru_functions(given, source)  # broken ones crash onnx's shape inference
         function_count = len(given.functions)
-        self.model = unfold_functions(source, given)
+        self.model = inline_functions(source, given)
         nodes_in_order(source, self.model.graph)  # rejects graphs with cycles or ambiguous names
         has_augru = any(map(is_augru, all_nodes(self.model.graph.node)))
         self.decomposes_augru = options.decomposes_augru and has_augru

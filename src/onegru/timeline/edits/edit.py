@@ -14,7 +14,7 @@ from onegru.dataflow.edit import END, Edit
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table.cutting import Slice
-from onegru.dataflow.table.recurrences import recurrent
+from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.dataflow.table.windows import Window
 from onegru.formats.stream_note import State
 from onegru.timeline.analysis import TimeAnalysis
@@ -66,7 +66,7 @@ class StreamingRewriter:
         plan, edit = self.plan, self.edit
         sizes_rewriter = SizesRewriter(self.analysis, plan, edit, self.size_names)
         for op in plan.full_length:
-            edit.set_input(op, recurrent(op).lengths, "")
+            edit.set_input(op, recurrence_of(op).lengths, "")
         for op, port in plan.zero_states:
             edit.set_input(op, port, "")
         for op, axis in plan.whole:
@@ -228,7 +228,7 @@ class StreamingRewriter:
     def _open_states(self, op: Op) -> None:
         """Replace the initial states of a recurrence by inputs, and add its last states as outputs."""
         edit, base = self.edit, name_of(op)
-        for (first, last), what in zip(recurrent(op).states, ("state", "cell"), strict=False):
+        for (first, last), what in zip(recurrence_of(op).states, ("state", "cell"), strict=False):
             old = edit.input_of(op, first)
             if (outside := self.analysis.unstreamed_input(old, self.plan.input_axes)) is not None:
                 self.initial_states.setdefault(outside, []).append(InitialState(old, op, last))
@@ -291,7 +291,7 @@ class StreamingRewriter:
 
     def _state_shape(self, op: Op) -> tuple[tuple[int, ...], tuple[int | str, ...], tuple[int, ...]]:
         """Return the sizes of a state before its rows, of its rows (one or more axes), and after them."""
-        recurrence = recurrent(op)
+        recurrence = recurrence_of(op)
         is_batch_first = recurrence.is_batch_first(op)
         R = self.flow.shape(op.inputs[recurrence.recurrent_weights])
         if R is None or not isinstance(R[-1], int) or not isinstance(R[0], int):

@@ -17,7 +17,7 @@ from onegru.formats.graph import STREAM_KEY, Graph
 from onegru.formats.onnx.branches import inline_branches
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
-from onegru.formats.onnx.functions.unfold import unfold_functions
+from onegru.formats.onnx.functions.inline import inline_functions
 from onegru.formats.onnx.order import nodes_in_order
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, drop_named, replace_nodes
@@ -48,7 +48,7 @@ def streaming_model(
     if graph.starts:
         raise SpecError(f"{source.name}: was already rewritten for streaming; it runs in chunks as it is")
     add_augru_functions(given, source)
-    model = unfold_functions(source, given)
+    model = inline_functions(source, given)
     nodes_in_order(source, model.graph)  # rejects graphs with cycles or ambiguous names
     if model.ir_version < _LEAST_IR:
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})

@@ -8,7 +8,7 @@ from dataclasses import replace
 from onegru.core.errors import BROKEN, FormatError, SpecError
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.nonempty import drop_guards
-from onegru.dataflow.table.recurrences import recurrent
+from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.formats.graph import STREAM_KEY, Graph, kept_states
 from onegru.formats.openvino.writing.edit import EditedIr
 from onegru.formats.stream_note import State, write_note
@@ -49,7 +49,7 @@ class _NamedIr(EditedIr):
         }
         for op in analysis.recurrent:
             rows = (analysis.axes_of.get(op.inputs[0]) or ((),))[0]
-            for first, _ in recurrent(op).states:
+            for first, _ in recurrence_of(op).states:
                 shape = self.flow.shape(op.inputs[first])
                 if op.inputs[first] in self.inputs.values() and shape and isinstance(shape[0], str):
                     self.flow.set_shape(op.inputs[first], (names.get(rows, shape[0]), *shape[1:]))

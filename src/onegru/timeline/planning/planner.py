@@ -10,7 +10,7 @@ from onegru.core.wording import count
 from onegru.dataflow.loops.port_loops import LOOP, TENSOR_ITERATOR
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Move, operator_of
-from onegru.dataflow.table.recurrences import recurrence_of
+from onegru.dataflow.table.recurrences import find_recurrence
 from onegru.dataflow.table.windows import adds_no_bias
 from onegru.formats.graph import Graph
 from onegru.timeline.analysis import TimeAnalysis, time_axis
@@ -205,7 +205,7 @@ class Planner(PlannerPart):
             return
         if kind == "Flatten":
             return
-        if (recurrence := recurrence_of(op)) is not None:
+        if (recurrence := find_recurrence(op)) is not None:
             self.recurrences.plan(op, moves, timed, extent)
         self._check_constants(op, timed)
         if recurrence is not None:
@@ -255,7 +255,7 @@ class Planner(PlannerPart):
 
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
         """Check an operator with separate constants for each step, such as a table of positions."""
-        changes, recurrence = self.context.changes, recurrence_of(op)
+        changes, recurrence = self.context.changes, find_recurrence(op)
         removed_inputs = {index for _, index in changes.zero_states}
         removed_inputs |= {recurrence.lengths} if recurrence is not None and changes.full_length else set()
         for move in (*self.analysis.static_moves.get(id(op), ()), *(self.analysis.moves[id(op)] or ())):

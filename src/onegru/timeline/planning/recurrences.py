@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from onegru.core.wording import count
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Move
-from onegru.dataflow.table.recurrences import recurrent
+from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.dataflow.walk import moved_from
 from onegru.timeline.analysis import COPY_KINDS, time_axis
 from onegru.timeline.axes import parts_of
@@ -20,7 +20,7 @@ class RecurrencesPlanner(PlannerPart):
 
     def plan(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
         """Plan a recurrence with these time axes and this extent of its sequence."""
-        sequence, lengths = op.inputs[0], op.input(recurrent(op).lengths)
+        sequence, lengths = op.inputs[0], op.input(recurrence_of(op).lengths)
         axis = time_axis(op)
         for move in moves:
             if move.axis in timed[sequence] and (move.to is None or (move.hazard and move.output == 0)):
@@ -32,7 +32,7 @@ class RecurrencesPlanner(PlannerPart):
                 self.context.changes.full_length.append(op)
             elif lengths in self.context.counting:
                 self.context.refuse("mixes", COUNTS)
-            for first, _ in recurrent(op).states:
+            for first, _ in recurrence_of(op).states:
                 name = op.input(first)
                 if name and self.flow.fill_value(name) == 0:
                     self.context.changes.zero_states.append((op, first))
@@ -56,7 +56,7 @@ class RecurrencesPlanner(PlannerPart):
         if id(op) in self.context.carried:
             self._delay_states(op, extent)
             return
-        for first, _ in recurrent(op).states:
+        for first, _ in recurrence_of(op).states:
             name = op.input(first)
             is_computed = name in self.context.counting and self.flow.fill_value(name) != 0
             if is_computed or (
@@ -73,7 +73,7 @@ class RecurrencesPlanner(PlannerPart):
 
     def _delay_states(self, op: Op, extent: TimeExtent) -> None:
         """Record the delay of a recurrence's external states, because it also needs a step in each run."""
-        for first, _ in recurrent(op).states:
+        for first, _ in recurrence_of(op).states:
             state_input = self.analysis.unstreamed_input(op.input(first), self.context.streamed)
             if extent.delay > 0 and state_input is not None and state_input in self.analysis.states:
                 state_output = self.analysis.states[state_input]
@@ -84,7 +84,7 @@ class RecurrencesPlanner(PlannerPart):
     def _is_full_length(self, op: Op, extent: TimeExtent) -> bool:
         """Whether the lengths of a recurrence are its number of steps, for all rows."""
         copied = map(
-            self.context.sizes_in, moved_from(self.flow, op.inputs[recurrent(op).lengths], COPY_KINDS)
+            self.context.sizes_in, moved_from(self.flow, op.inputs[recurrence_of(op).lengths], COPY_KINDS)
         )
         sizes = next((item for item in copied if item is not None), None)
         if sizes is None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Move, operator_of
-from onegru.dataflow.table.recurrences import recurrence_of
+from onegru.dataflow.table.recurrences import find_recurrence
 from onegru.dataflow.table.windows import Resize
 from onegru.timeline.planning.context import COUNTS, PlannerPart
 from onegru.timeline.planning.plan import TimeExtent
@@ -97,7 +97,7 @@ class SizesPlanner(PlannerPart):
         self, op: Op, inputs: list[str], moves: list[Move], timed: Mapping[str, list[int]]
     ) -> None:
         """Reject operators that may not use values that depend on steps, or on the number of steps."""
-        kind, indices, recurrence = op.kind, operator_of(op.kind).size_inputs, recurrence_of(op)
+        kind, indices, recurrence = op.kind, operator_of(op.kind).size_inputs, find_recurrence(op)
         if recurrence is not None:  # its initial state and lengths are checked there
             indices = (recurrence.lengths, *(first for first, _ in recurrence.states))
         data = {name for index, name in enumerate(op.inputs) if index not in indices}

@@ -194,7 +194,7 @@ def refused(path: Path, *words: str) -> None:
     assert megabytes < 300
 
 
-def test_functions_that_unfold_to_many_bytes(tmp_path: Path) -> None:
+def test_functions_that_inline_to_many_bytes(tmp_path: Path) -> None:
     """A constant of 1 MB, called for a thousand times."""
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("f", 1)]
     many = node("Constant", [], ["c"], value=tensor("", np.ones(2**18), "float32"))

@@ -14,7 +14,7 @@ from onnx import FunctionProto, ModelProto
 
 from onegru.core.errors import prefixed_errors
 from onegru.formats.onnx.functions.augru_body import OPTIONAL, augru_function
-from onegru.formats.onnx.functions.unfold import all_nodes
+from onegru.formats.onnx.functions.inline import all_nodes
 from onegru.formats.onnx.node import node_attributes
 from onegru.formats.onnx.validate import Source, describe, is_augru, is_augru_function, is_onnx
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS

@@ -11,7 +11,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.dataflow.table import Elements, movers
-from onegru.formats.onnx.functions.unfold import all_nodes, call_key
+from onegru.formats.onnx.functions.inline import all_nodes, call_key
 from onegru.formats.onnx.validate import (
     Source,
     attribute_graphs,

@@ -16,7 +16,7 @@ from onegru.core.errors import SpecError
 from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Observer, Run, RuntimeModel
 from onegru.formats.onnx.functions.augru import add_augru_functions
-from onegru.formats.onnx.functions.unfold import all_nodes
+from onegru.formats.onnx.functions.inline import all_nodes
 from onegru.formats.onnx.order import needed_nodes
 from onegru.formats.onnx.upgrade import infer_shapes, upgrade
 from onegru.formats.onnx.validate import Source, describe, drop_named, is_onnx, replace_nodes, serialized

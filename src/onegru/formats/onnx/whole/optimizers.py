@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from onegru.formats.onnx.functions.unfold import all_nodes
+from onegru.formats.onnx.functions.inline import all_nodes
 from onegru.formats.onnx.validate import Source, all_tensors, attribute_graphs, is_onnx, is_ours
 from onegru.formats.onnx.values import Values, all_graphs
 

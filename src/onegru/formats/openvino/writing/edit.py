@@ -61,10 +61,10 @@ class Ir:
         self.graph.flow.outputs.append(name)
         self._add_port_layer(name, "Result", dtype, shape)
 
-    def write(self, rewritten: Collection[int] = (), unfolded: Collection[str] = ()) -> Callable[[], Array]:
+    def write(self, rewritten: Collection[int] = (), not_folded: Collection[str] = ()) -> Callable[[], Array]:
         """Write the changed flow into the XML; returns the function that places the constants in the .bin."""
         container = IrBin(self.constants)
-        GraphWriter(self.graph, self.reader, container, rewritten=rewritten, unfolded=unfolded).write()
+        GraphWriter(self.graph, self.reader, container, rewritten=rewritten, not_folded=not_folded).write()
         return functools.partial(container.collect, self.root)
 
     def _add_port_layer(self, name: str, kind: str, dtype: str, shape: Shape) -> None:
@@ -150,7 +150,7 @@ def _apply_edit(ir: Ir, edit: Edit) -> IrDocument:
         ir.add_output(name, value.dtype, value.shape)
     for (name, axis), size in edit.sizes.items():
         _resize(graph, name, axis, size)
-    return IrDocument(ir.root, ir.write(rewritten, edit.unfolded))
+    return IrDocument(ir.root, ir.write(rewritten, edit.not_folded))
 
 
 def _change_in_place(graph: IrGraph, staged: Staged) -> bool:
@@ -197,7 +197,7 @@ def _fill_in(staged: Staged, edit: Edit) -> None:
     )
     if not inputs[index]:
         inputs[index] = edit.add("Expand", [steps, rows], f"{op.name}/lengths", before=op)
-        edit.unfolded |= {shape, steps, inputs[index]}  # the number of steps is now dynamic
+        edit.not_folded |= {shape, steps, inputs[index]}  # the number of steps is now dynamic
     for state in range(1, index):
         if not inputs[state]:
             known, dtype = edit.flow.shape(op.inputs[index + 2]), edit.flow.dtype(op.inputs[index + 2])

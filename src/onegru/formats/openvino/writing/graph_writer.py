@@ -76,7 +76,7 @@ class GraphWriter:
         outer: GraphWriter | None = None,
         owner: Layer | None = None,
         rewritten: Collection[int] = (),
-        unfolded: Collection[str] = (),
+        not_folded: Collection[str] = (),
     ) -> None:
         self.graph = graph
         self.flow: Flow = graph.flow
@@ -97,7 +97,7 @@ class GraphWriter:
         self._loop_inputs: dict[str, list[str]] = {}  # the values of new inputs of loops
         self._ops: list[Op] = []  # those of the flow, with the GRUs as OpenVINO's operators
         self._moves: dict[str, tuple[str, AxisOrder]] = {}  # values that are other values with moved axes
-        self._unfolded = unfolded  # values that stay computed, even if they are known
+        self._not_folded = not_folded  # values that stay computed, even if they are known
         self._rewritten = set(rewritten)  # operators of the file that are rewritten
 
     def write(self) -> None:
@@ -255,7 +255,7 @@ class GraphWriter:
 
     def _folded(self, value: str) -> Array | None:
         """Return the constant for a value; None if it is computed."""
-        return None if value in self._unfolded else typed_constant(self.flow, value)
+        return None if value in self._not_folded else typed_constant(self.flow, value)
 
     def _dtype(self, value: str) -> str:
         source = self._source(value)[0]

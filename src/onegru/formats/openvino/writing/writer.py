@@ -66,7 +66,7 @@ def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> No
     ir.graph.flow.reconnect()
     for name in results if cell else ("Y", *results):
         ir.add_output(name, layers[0][0].dtype, builder.shape(name))
-    content = ir.write(unfolded=builder.unfolded)
+    content = ir.write(not_folded=builder.not_folded)
     if interface.initial_h:  # onegru can run it without its initial states
         set_notes(ir.root, {STATES_KEY: STATES_WORD})
     ET.indent(ir.root, "\t")

@@ -1,4 +1,4 @@
-"""Functions that a model brings along: unfolded where they hold GRUs, refused where they have no end."""
+"""Functions that a model brings along: inlined if they contain GRUs, rejected if they have no end."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_attributes_of_functions(tmp_path: Path, given: dict[str, float], defaul
 
 
 def test_functions_called_in_bodies(tmp_path: Path) -> None:
-    """They are unfolded there."""
+    """They are inlined there."""
     body = graph([call("F", "a")], [], ["a"])
     nodes = [node("If", ["yes"], ["Z"], then_branch=body, else_branch=body)]
     proto = of([function("F", [inner_gru()])], nodes)
@@ -156,7 +156,7 @@ def test_functions_that_call_themselves(tmp_path: Path, holds_gru: bool) -> None
 
 @pytest.mark.parametrize("holds_gru", [False, True])
 @pytest.mark.parametrize("depth", [18, 60, 99])
-def test_functions_that_unfold_without_bounds(tmp_path: Path, holds_gru: bool, depth: int) -> None:
+def test_functions_that_inline_without_bounds(tmp_path: Path, holds_gru: bool, depth: int) -> None:
     """Each calls the one before it twice."""
     functions = [function("F0", [leaf(holds_gru)])]
     for k in range(1, depth):
@@ -236,7 +236,7 @@ def test_functions_that_take_the_operators_place(tmp_path: Path) -> None:
         )
 
 
-def test_functions_that_cannot_be_unfolded(tmp_path: Path) -> None:
+def test_functions_that_cannot_be_inlined(tmp_path: Path) -> None:
     """A call with more inputs than the function has."""
     bad = node("F", ["X", "W", "R", "B", "X", "X"], ["Z"], domain="own")
     assert "functions with GRUs cannot be inlined (" in refused(

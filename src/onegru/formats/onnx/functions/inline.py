@@ -19,7 +19,7 @@ _TIMES, _FREE_BYTES = 16, 2**26
 _Key = tuple[str, str, str]
 
 
-def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
+def inline_functions(source: Source, model: ModelProto) -> ModelProto:
     """Inline the functions of a model, if one of them contains a GRU."""
     if not model.functions:
         return model
