@@ -53,9 +53,10 @@ HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width wi
 template <size_t kRows, size_t kGroup, class Op, class D, class PollCancel>
 HWY_INLINE void ForPanelGroups(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
   static_assert(kRows * kGroup * Op::kGates * Op::kSumsPerGate <= kMaxSums, "the sums must fit into registers");
-  static_assert(kRows <= HWY_MAX(kMaxRowsOfOneTile / Op::kSumsPerGate, 1) ||
-                    !requires { op.Begin(d, kRows, first, FullWidth<D>()); },
-                "PrepareChunk chooses kFusedPerPanel for these rows, which needs Begin");
+  static_assert(
+      kRows <= HWY_MAX(kMaxRowsOfOneTile / Op::kSumsPerGate, 1) || !requires {
+        op.Begin(d, kRows, first, FullWidth<D>());
+      }, "PrepareChunk chooses kFusedPerPanel for these rows, which needs Begin");
   static_assert(kGroup == 1 || kGroup == 2 || kGroup == 4 || kGroup == 8,
                 "the rest is computed by smaller powers of 2");
   const FullWidth<D> full_width;

@@ -1,12 +1,20 @@
-"""Work around faults of OpenVINO: wrong results, and errors that are lost on one thread."""
+"""Work around faults of OpenVINO: wrong results, crashes, and errors that are lost on one thread."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from onegru.core.errors import FormatError
+from onegru.core.machine import memory_size
 from onegru.formats.openvino.kinds import READ_ONLY_UNARY, UNARY
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
+
+# Limit of bytes computed ahead of runs: a multiple of the constants, plus a constant.
+_TIMES, _FREE = 16, 2**26
 
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 # Elementwise layers: each output element depends on one element of one input if the others are scalars.
@@ -34,9 +42,13 @@ _DIVIDE_BY_SIZES = {
 }
 
 
-def layer_that_crashes(network: Any) -> Any:
-    """Return a layer with an empty array of known sizes that crashes OpenVINO; None if there is none."""
-    return next((layer for layer in layers_of(network) if _crashes(layer)), None)
+def check_arrays(network: Any, file: str) -> None:
+    """Reject a layer whose empty array of known sizes would crash the process."""
+    for layer in layers_of(network):
+        if _crashes(layer):
+            raise FormatError(
+                f"{_place_of(layer, file)}: an empty array; must have elements, or a dynamic shape"
+            )
 
 
 def _crashes(layer: Any) -> bool:
@@ -49,6 +61,52 @@ def _known_sizes(port: Any) -> tuple[int, ...] | None:
     """Return the sizes of an input or output; None if one is dynamic."""
     shape = port.get_partial_shape()
     return None if shape.is_dynamic else tuple(shape.to_shape())
+
+
+def check_network(network: Any, file: str, constants: int) -> None:
+    """Reject models that would crash the process."""
+    memory = memory_size()
+    constant: set[str] = set()  # layers that OpenVINO computes ahead of runs
+    ahead = 0
+    for layer in layers_of(network):
+        where = _place_of(layer, file)
+        for port in layer.outputs():
+            shape = sizes_of(port.get_partial_shape()) or ()
+            least = math.prod(size for size in shape if size is not None) * port.get_element_type().size
+            sizes = ", ".join("?" if size is None else str(size) for size in shape)
+            if least > memory:
+                raise FormatError(f"{where}: output shape [{sizes}] exceeds this machine's memory")
+            if _is_computed_ahead(layer, constant) and None not in shape:
+                ahead += least
+                if ahead > _TIMES * constants + _FREE:
+                    raise FormatError(
+                        f"{where}: output shape [{sizes}]; constants are far larger than the .bin"
+                    )
+        if layer.get_type_name() == "Gather":
+            _check_gather(layer, where)
+
+
+def _is_computed_ahead(layer: Any, constant: set[str]) -> bool:
+    """Whether a layer is computed only from constants; adds such layers and constants to `constant`."""
+    sources = [port.get_node().get_name() for port in layer.input_values()]
+    if layer.get_type_name() == "Constant" or (sources and constant.issuperset(sources)):
+        constant.add(layer.get_name())
+    return bool(sources) and layer.get_name() in constant
+
+
+def _check_gather(layer: Any, where: str) -> None:
+    """Check the index of a Gather: OpenVINO's CPU reads 1-D data outside its bounds (seen in 2026.4)."""
+    shape = sizes_of(layer.input_value(0).get_partial_shape())
+    indices = layer.input_value(1).get_node()
+    if shape is None or len(shape) != 1 or shape[0] is None or indices.get_type_name() != "Constant":
+        return
+    wrong = [index for index in np.ravel(indices.get_data()).tolist() if not -shape[0] <= index < shape[0]]
+    if wrong:
+        raise FormatError(f"{where}: index {wrong[0]}; must be within the size {shape[0]} of the data")
+
+
+def _place_of(layer: Any, file: str) -> str:
+    return f"{file}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
 
 
 def kind_that_can_fail(network: Any) -> str | None:

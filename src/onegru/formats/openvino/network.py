@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import re
 import threading
@@ -16,18 +15,19 @@ import numpy as np
 from onegru import _native
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, SpecError, needs_extra
-from onegru.core.machine import foreign_threads_run, memory_size
+from onegru.core.machine import foreign_threads_run
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.native import get_num_threads
 from onegru.formats.graph import GruStep, Observer, QuickRun
 from onegru.formats.openvino.faults import (
+    check_arrays,
+    check_network,
     kind_that_can_fail,
-    layer_that_crashes,
     layers_of,
     work_around_faults,
 )
 from onegru.formats.openvino.fields import ELEMENT_TYPES
-from onegru.runtimes.openvino_graph import infer, run_of, sizes_of
+from onegru.runtimes.openvino_graph import infer, run_of
 
 # The location in OpenVINO's sources in a message, and the check that failed.
 _SOURCES = re.compile(
@@ -50,9 +50,6 @@ _UNWRITTEN = 0xFB
 # that is forked in this time waits for them forever (3 of 100 did). On a busy machine they need longer. The
 # limit is for other threads, which can compute for any time.
 _REST, _MOST_REST = 0.01, 0.5
-
-# Limit of bytes computed ahead of runs: a multiple of the constants, plus a constant.
-_TIMES, _FREE = 16, 2**26
 
 # No lower precision than the file's, and the lowest latency of single runs.
 _PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
@@ -118,9 +115,7 @@ class Network:
             raise
 
     def _compile(self, model: Any) -> _Compiled:
-        if (layer := layer_that_crashes(model)) is not None:
-            where = f"{self._file}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
-            raise FormatError(f"{where}: an empty array; must have elements, or a dynamic shape")
+        check_arrays(model, self._file)
         properties = {**_PROPERTIES, "INFERENCE_NUM_THREADS": get_num_threads()}
         try:
             compiled = core_with_extensions().compile_model(model, "CPU", properties)
@@ -392,7 +387,7 @@ def _read(text: str, weights: Array, file: str, where: str) -> Any:
         import openvino
     try:
         network = core_with_extensions().read_model(text, openvino.Tensor(weights, shared_memory=True))
-        _check(network, file, weights.nbytes)
+        check_network(network, file, weights.nbytes)
     except FormatError:
         raise
     except Exception as error:  # OpenVINO raises errors of many classes
@@ -406,48 +401,6 @@ def _number_of(node: Any, file: str) -> int:
     if not name.isdecimal():
         raise FormatError(f"{file}: a layer of type {node.get_type_name()} that has another type in the file")
     return int(name)
-
-
-def _check(network: Any, file: str, constants: int) -> None:
-    """Reject models that would crash the process."""
-    memory = memory_size()
-    constant: set[str] = set()  # layers that OpenVINO computes ahead of runs
-    ahead = 0
-    for layer in layers_of(network):
-        where = f"{file}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
-        for port in layer.outputs():
-            shape = sizes_of(port.get_partial_shape()) or ()
-            least = math.prod(size for size in shape if size is not None) * port.get_element_type().size
-            sizes = ", ".join("?" if size is None else str(size) for size in shape)
-            if least > memory:
-                raise FormatError(f"{where}: output shape [{sizes}] exceeds this machine's memory")
-            if _is_constant(layer, constant) and None not in shape:
-                ahead += least
-                if ahead > _TIMES * constants + _FREE:
-                    raise FormatError(
-                        f"{where}: output shape [{sizes}]; constants are far larger than the .bin"
-                    )
-        if layer.get_type_name() == "Gather":
-            _check_gather(layer, where)
-
-
-def _is_constant(layer: Any, constant: set[str]) -> bool:
-    """Whether a layer is computed only from constants; adds such layers and constants to `constant`."""
-    sources = [port.get_node().get_name() for port in layer.input_values()]
-    if layer.get_type_name() == "Constant" or (sources and constant.issuperset(sources)):
-        constant.add(layer.get_name())
-    return bool(sources) and layer.get_name() in constant
-
-
-def _check_gather(layer: Any, file: str) -> None:
-    """Check the index of a Gather: OpenVINO's CPU reads 1-D data outside its bounds (seen in 2026.4)."""
-    shape = sizes_of(layer.input_value(0).get_partial_shape())
-    indices = layer.input_value(1).get_node()
-    if shape is None or len(shape) != 1 or shape[0] is None or indices.get_type_name() != "Constant":
-        return
-    wrong = [index for index in np.ravel(indices.get_data()).tolist() if not -shape[0] <= index < shape[0]]
-    if wrong:
-        raise FormatError(f"{file}: index {wrong[0]}; must be within the size {shape[0]} of the data")
 
 
 def _wait_for_threads() -> None:
