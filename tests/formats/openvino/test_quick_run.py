@@ -313,8 +313,28 @@ def test_a_loop_over_nothing_is_refused(tmp_path: Path, steps: int, count: int) 
     """OpenVINO would divide by zero, which ends the process."""
     x, states = loop_over_steps(steps, count)
     path = save(tmp_path / "m.xml", {"out": states}, [x])
-    with pytest.raises(onegru.FormatError, match=r"Loop layer '.*': an empty array; must have elements"):
+    with pytest.raises(onegru.FormatError, match=r"Loop layer '.*': an empty array, which crashes"):
         onegru.load(path)
+
+
+@pytest.mark.parametrize("kind", ["Gather", "Broadcast"])
+def test_an_empty_array_that_is_not_computed_in_runs(tmp_path: Path, kind: str) -> None:
+    x = ops.parameter([-1, -1, I], np.float32, name="x")
+    y = ops.relu(sequence(x, I).output(0))
+    if kind == "Gather":  # as of the free axes of a tensor product over all axes
+        free = ops.gather(ops.shape_of(x), ops.constant(np.zeros(0, np.int64)), ops.constant(np.int64(0)))
+        y = ops.reshape(
+            ops.reduce_sum(y, constant(0, 1, 2, 3), keep_dims=True),
+            ops.concat([free, constant(-1)], 0),
+            False,
+        )
+    else:
+        y = ops.add(
+            y, ops.reduce_sum(ops.broadcast(ops.constant(np.float32(1)), constant(0, 5)), constant(0, 1))
+        )
+    model = onegru.load(save(tmp_path / "m.xml", {"out": y.output(0)}, [x]))
+    for _ in range(3):
+        assert model.run({"x": draw(3, 2, I)})["out"].size > 0
 
 
 @pytest.mark.parametrize("kind", ["Gather", "Broadcast"])

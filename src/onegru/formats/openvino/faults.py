@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError
 from onegru.core.machine import memory_size
 from onegru.formats.openvino.kinds import READ_ONLY_UNARY, UNARY
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
+from onegru.system.child_process import child_folder, run_child, run_limits
 
 # Limit of bytes computed ahead of runs: a multiple of the constants, plus a constant.
 _TIMES, _FREE = 16, 2**26
+
+_SECONDS = 60.0  # for a compilation that can crash
 
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 # Elementwise layers: each output element depends on one element of one input if the others are scalars.
@@ -36,22 +43,46 @@ _CANNOT_FAIL = _ELEMENTWISE | {
     *("Split", "VariadicSplit", "StridedSlice", "Slice", "Pad", "Broadcast", "Tile", "CumSum"),
 }
 
-# Layers that divide by a size when a model is compiled (seen in 2026.4): an empty array crashes the process.
+# Layers that divide by sizes when a model is compiled, so that empty arrays of known sizes can crash the process
+# (seen in 2026.4).
 _DIVIDE_BY_SIZES = {
     *("Broadcast", "Gather", "Loop", "LSTMCell", "LSTMSequence", "RNNCell", "RNNSequence"),
 }
 
 
-def check_arrays(network: Any, file: str) -> None:
-    """Reject a layer whose empty array of known sizes would crash the process."""
-    for layer in layers_of(network):
-        if _crashes(layer):
-            raise FormatError(
-                f"{_place_of(layer, file)}: an empty array; must have elements, or a dynamic shape"
-            )
+def check_compilation(
+    network: Any, sizes: Sequence[Sequence[int]], file: str, text: str, weights: Array
+) -> None:
+    """Reject a network whose empty arrays crash OpenVINO when it compiles, which a child process tries."""
+    layer = next((layer for layer in layers_of(network) if _can_crash(layer)), None)
+    if layer is None:
+        return
+    with child_folder() as folder:
+        (folder / "model.xml").write_text(text, encoding="utf-8")
+        weights.tofile(folder / "model.bin")
+        (folder / "sizes").write_text(json.dumps(sizes))
+        ended = run_child(__name__, [], folder, run_limits(_SECONDS))
+    if ended.code != 0:
+        where = _place_of(layer, file)
+        raise FormatError(
+            f"{where}: an empty array, which crashes OpenVINO; must have elements, or a dynamic shape"
+        )
 
 
-def _crashes(layer: Any) -> bool:
+def main(_: Sequence[str]) -> None:
+    """Compile a network in a child process."""
+    from onegru.formats.openvino.network import core_with_extensions
+
+    core = core_with_extensions()
+    with suppress(Exception):  # raised again by the parent
+        network = core.read_model("model.xml")
+        work_around_faults(network)
+        if sizes := json.loads(Path("sizes").read_text()):
+            network.reshape(dict(zip(network.inputs, sizes, strict=True)))
+        core.compile_model(network, "CPU")
+
+
+def _can_crash(layer: Any) -> bool:
     kind = layer.get_type_name()
     ports = [*layer.outputs(), *(layer.inputs() if kind == "Loop" else ())]
     return kind in _DIVIDE_BY_SIZES and any(0 in (_known_sizes(port) or ()) for port in ports)

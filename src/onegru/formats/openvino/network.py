@@ -20,7 +20,7 @@ from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.native import get_num_threads
 from onegru.formats.graph import GruStep, Observer, QuickRun
 from onegru.formats.openvino.faults import (
-    check_arrays,
+    check_compilation,
     check_network,
     kind_that_can_fail,
     layers_of,
@@ -69,6 +69,7 @@ class Network:
         observer: Observer | None = None,
     ) -> None:
         self._file = file
+        self._text = text
         self._weights = weights  # must live as long as OpenVINO's model, which reads it
         self._model = _read(text, weights, file, where)
         work_around_faults(self._model)
@@ -114,9 +115,9 @@ class Network:
                 return None
             raise
 
-    def _compile(self, model: Any) -> _Compiled:
-        check_arrays(model, self._file)
+    def _compile(self, model: Any, sizes: _Sizes = ()) -> _Compiled:
         properties = {**_PROPERTIES, "INFERENCE_NUM_THREADS": get_num_threads()}
+        check_compilation(model, sizes, self._file, self._text, self._weights)
         try:
             compiled = core_with_extensions().compile_model(model, "CPU", properties)
         except Exception as error:  # OpenVINO raises errors of many classes
@@ -176,7 +177,7 @@ class Network:
             if sizes in self._sized:
                 return self._sized[sizes]
             if self._for_any_sizes is None:
-                made = self._compile(self._reshaped(sizes))
+                made = self._compile(self._reshaped(sizes), sizes)
                 if is_full:
                     del self._sized[next(iter(self._sized))]
                 self._sized[sizes] = made
@@ -185,7 +186,7 @@ class Network:
                 return self._for_any_sizes
             self._sized[sizes] = self._for_any_sizes
             try:
-                made = self._compile(self._reshaped(sizes))
+                made = self._compile(self._reshaped(sizes), sizes)
                 # OpenVINO optimizes more if sizes are fixed, and sometimes wrongly (seen in 2026.4).
                 if all(map(_agree, made.run(given), self._for_any_sizes.run(given))):
                     self._sized[sizes] = self._next_quick = made
