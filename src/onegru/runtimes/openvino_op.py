@@ -308,6 +308,14 @@ def _make_class(operator: OpSchema) -> type[GruOp]:
 CLASSES: tuple[type[GruOp], ...] = tuple(_make_class(operator) for operator in OPERATORS.values())
 
 
+def create_core() -> Any:
+    """Return an `openvino.Core` with onegru's operators."""
+    core = openvino.Core()
+    for operator in CLASSES:
+        core.add_extension(operator)
+    return core
+
+
 def evaluated(model: Any, result: Any, inputs: list[Any]) -> Any:
     """Return a model's output as a tensor, in `result` if possible; None if OpenVINO cannot compute it."""
     try:

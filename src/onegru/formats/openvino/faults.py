@@ -43,8 +43,8 @@ _CANNOT_FAIL = _ELEMENTWISE | {
     *("Split", "VariadicSplit", "StridedSlice", "Slice", "Pad", "Broadcast", "Tile", "CumSum"),
 }
 
-# Layers that divide by sizes when a model is compiled, so that empty arrays of known sizes can crash the process
-# (seen in 2026.4).
+# Layers that divide by sizes when a model is compiled: empty arrays of known sizes can crash the process (seen
+# in 2026.4).
 _DIVIDE_BY_SIZES = {
     *("Broadcast", "Gather", "Loop", "LSTMCell", "LSTMSequence", "RNNCell", "RNNSequence"),
 }
@@ -71,9 +71,9 @@ def check_compilation(
 
 def main(_: Sequence[str]) -> None:
     """Compile a network in a child process."""
-    from onegru.formats.openvino.network import core_with_extensions
+    from onegru.runtimes.openvino_op import create_core
 
-    core = core_with_extensions()
+    core = create_core()
     with suppress(Exception):  # raised again by the parent
         network = core.read_model("model.xml")
         work_around_faults(network)

@@ -415,16 +415,11 @@ def _wait_for_threads() -> None:
 @functools.cache
 def core_with_extensions() -> Any:
     """Return the `openvino.Core` with onegru's operators, which is created once."""
-    import openvino
-
-    from onegru.runtimes.openvino_op import CLASSES
+    from onegru.runtimes.openvino_op import create_core
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_wait_for_threads)
-    core = openvino.Core()
-    for operator in CLASSES:
-        core.add_extension(operator)
-    return core
+    return create_core()
 
 
 def _array(tensor: Any) -> Array:
