@@ -43,8 +43,8 @@ _CANNOT_FAIL = _ELEMENTWISE | {
     *("Split", "VariadicSplit", "StridedSlice", "Slice", "Pad", "Broadcast", "Tile", "CumSum"),
 }
 
-# Layers that divide by sizes when a model is compiled: empty arrays of known sizes can crash the process (seen
-# in 2026.4).
+# Layers that divide by sizes when a model is compiled: empty arrays of known sizes can crash the process
+# (seen in 2026.4).
 _DIVIDE_BY_SIZES = {
     *("Broadcast", "Gather", "Loop", "LSTMCell", "LSTMSequence", "RNNCell", "RNNSequence"),
 }
