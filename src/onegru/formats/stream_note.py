@@ -128,7 +128,7 @@ def named_states(text: str, side: str, infos: Sequence[TensorInfo]) -> tuple[Ten
 
 
 def named_sizes(text: str, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ...] | None:
-    """Return inputs with the entry's names of their open sizes; None if these do not fit."""
+    """Return inputs with the entry's names of their dynamic sizes; None if these do not fit."""
     found: list[TensorInfo] = []
     try:
         sizes = parse_json(text).get("sizes", {})

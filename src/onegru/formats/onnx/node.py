@@ -114,7 +114,7 @@ def type_words(kind: TypeProto) -> str:
 
 
 def fixed_sizes(kind: TypeProto) -> tuple[int | None, ...] | None:
-    """Return the sizes of a tensor's type, with None for open sizes; None if even the rank is unknown."""
+    """Return the sizes of a tensor's type, with None for dynamic sizes; None if even the rank is unknown."""
     if not kind.tensor_type.HasField("shape"):
         return None
     return tuple(

@@ -137,7 +137,7 @@ class Values:
     # Types
 
     def shape(self, name: str) -> tuple[int | None, ...] | None:
-        """Return the shape of a value, with None for open sizes; None if even the rank is unknown."""
+        """Return the shape of a value, with None for dynamic sizes; None if even the rank is unknown."""
         holder = self.holder(name)
         if holder is not None:
             return tuple(holder.dims) if isinstance(holder, TensorProto) else self.array(holder).shape

@@ -84,7 +84,7 @@ class AttributeParser:
         return tuple(read(layer, name, item) for item in _split(self.data(layer, name)))
 
     def shape(self, layer: Layer, name: str) -> tuple[Dimension, ...] | None:
-        """Parse a shape, whose sizes can be open; None for "...", an open rank."""
+        """Parse a shape, whose sizes can be dynamic; None for "...", a dynamic rank."""
         return None if self.data(layer, name).strip() == "..." else self.items(layer, name, self.dimension)
 
     def integer(self, layer: Layer, name: str, text: str) -> int:
@@ -105,7 +105,7 @@ class AttributeParser:
         return number
 
     def dimension(self, layer: Layer, name: str, text: str) -> Dimension:
-        """Parse a size; None if it is open: "?", "-1", or a range such as "1..8"."""
+        """Parse a size; None if it is dynamic: "?", "-1", or a range such as "1..8"."""
         if text in ("?", "-1") or re.fullmatch(r"[0-9]*\.\.[0-9]*", text):
             return None
         return self.integer(layer, name, text)

@@ -190,7 +190,7 @@ class Network:
                 # OpenVINO optimizes more if sizes are fixed, and sometimes wrongly (seen in 2026.4).
                 if all(map(_agree, made.run(given), self._for_any_sizes.run(given))):
                     self._sized[sizes] = self._next_quick = made
-            except Exception:  # some models can run these sizes only if sizes are open
+            except Exception:  # some models can run these sizes only if sizes are dynamic
                 pass
             return self._sized[sizes]
 

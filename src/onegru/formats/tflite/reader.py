@@ -32,7 +32,7 @@ class TfliteTensor:
 
     name: str
     dtype: str  # NumPy's name, or ""
-    shape: tuple[int | None, ...]  # None for open sizes
+    shape: tuple[int | None, ...]  # None for dynamic sizes
     value: Array | None  # the dequantized value of a constant
     is_quantized: bool  # whether it is computed as quantized integers
     type: str = "unknown"  # TensorFlow Lite's name of the element type
