@@ -251,7 +251,7 @@ def test_refusals(tmp_path: Path) -> None:
         store_in_int8(source, target)
     broken[0, 1, 2] = 1e30
     source = save(tmp_path, model(graph([PLAIN], [X_INFO], ["Y"], WEIGHTS | {"R": broken})))
-    with pytest.raises(SpecError, match=r"^quantize: GRU node 'g'.*R contains 1e\+30, a weight so large.*\(--node\)$"):
+    with pytest.raises(SpecError, match=r"^quantize: GRU node 'g'.*R contains 1e\+30, a weight.*\(--node\)$"):
         store_in_int8(source, target)
     moved = [node("Mul", ["W", "scale"], ["W2"]), gru("X", ["Y"], W="W2")]
     source = save(tmp_path, model(graph(moved, [X_INFO, value("scale", "float32", [1])], ["Y"], WEIGHTS)))
