@@ -66,8 +66,8 @@ struct RowsOfY {
   size_t place = 0;               // the place of this step's rows in `buffer`
 };
 
-// The windows in which a claimer reads the caller's memory and commits results (team.h). For other threads there is no
-// claim, and they need no window.
+// Opens and closes the windows of a claimer (team.h). A claimer reads the caller's memory and commits results only
+// within a window. Other threads have no claim, so they need no window.
 template <class C>
 struct Handover {
   explicit Handover(const RowView<C>& view) : claim(view.owner == ScratchOwner::kClaimer ? view.item.claim : nullptr) {}

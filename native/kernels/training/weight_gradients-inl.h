@@ -54,7 +54,7 @@ HWY_INLINE void AddOuter(D d, size_t count, const C* a, const C* b, C* to, size_
   }
 }
 
-// The operands of the sums over entries, in the order in which they are read, so that each occupies few memory pages.
+// The operands of the sums over entries. Their order in memory is the order of reading, which touches few pages.
 template <class C>
 class WeightsScratch {
  public:

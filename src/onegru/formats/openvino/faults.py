@@ -62,10 +62,10 @@ def check_compilation(
         weights.tofile(folder / "model.bin")
         (folder / "sizes").write_text(json.dumps(sizes))
         ended = run_child(__name__, [], folder, run_limits(_SECONDS))
-    if ended.code != 0:
+    if ended.code != 0:  # a crash, or no end in time
         where = _place_of(layer, file)
         raise FormatError(
-            f"{where}: an empty array, which crashes OpenVINO; must have elements, or a dynamic shape"
+            f"{where}: an empty array, which OpenVINO cannot compile; must have elements, or a dynamic shape"
         )
 
 
