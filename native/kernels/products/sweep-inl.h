@@ -178,6 +178,19 @@ HWY_INLINE void ForTilesByAmx(D d, const Geometry& geometry, size_t rows, size_t
   }
 }
 
+// Whether half a vector is faster than a whole one. Halves of vectors below 64 bytes are not.
+template <class D>
+inline constexpr bool kHasFastHalf = hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) >= 64;
+
+// Computes one row of a panel. If kMayBeHalf, a panel of at most half a vector takes half a vector.
+template <bool kMayBeHalf, class D, class Op>
+HWY_INLINE void ComputeLastPanel(const Op& op, D d, size_t panel, size_t width) {
+  if constexpr (kMayBeHalf && kHasFastHalf<D>) {
+    if (width <= hn::MaxLanes(D()) / 2) return ComputeRow(op, hn::Half<D>(), panel, width);
+  }
+  ComputeRow(op, d, panel, width);
+}
+
 // Computes tiles for all rows and the panels [first, last), with vectors as short as possible.
 //
 // If the rows exceed one tile, it sweeps one or a few panels at a time, so that each panel is loaded from memory once.
@@ -199,9 +212,9 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     if (hn::MaxLanes(d) == 1 || full == last) return;
     const size_t width = geometry.width(full);
     if constexpr (kPanelsForOneRow != 0) {
-      ComputeRow(op.WithoutPipelined(), d, full, width);
+      ComputeLastPanel<Op::kGates == 3>(op.WithoutPipelined(), d, full, width);
     } else if (rows == 1) {
-      ComputeRow(op, d, full, width);
+      ComputeLastPanel<Op::kGates == 3>(op, d, full, width);
     } else {
       SweepRows<kMinRowsOfSeveral>(op, d, rows, full, width);
     }
@@ -256,16 +269,31 @@ inline constexpr size_t kMaxPanelsOfSingleTile = kMediumTiles ? 4 : 2;
 // Up to this many inputs, a single panel's products with x fit into the latency of a step's activations.
 inline constexpr size_t kMaxInputsByStep = 20;
 
+// Computes a full panel and one of at most half a vector, stage by stage, so that their dependency chains overlap.
+template <class D, class Op>
+HWY_INLINE void ComputeOneAndAHalf(const Op& op, D d, size_t width) {
+  const hn::Half<D> half_d;
+  Tile<1, 1, Op::kGates, D, FullWidth<D>> full(d, 0, 0, FullWidth<D>());
+  Tile<1, 1, Op::kGates, hn::Half<D>, size_t> half(half_d, 0, 1, width);
+  op.Sum(full);
+  op.Sum(half);
+  const PartOfTile<decltype(full), 0, 1> first{full};
+  const PartOfTile<decltype(half), 0, 1> second{half};
+  op.Stages().Gates(first);
+  op.Stages().Gates(second);
+  op.Stages().Finish(first);
+  op.Stages().Finish(second);
+}
+
 // ForTiles for one row and few panels.
 template <class D, class Op>
 HWY_INLINE void ForSingleTile(D d, const Geometry& geometry, const Op& op) {
-  [[maybe_unused]] constexpr size_t kLanes = hn::MaxLanes(D());
   const size_t panels = geometry.panels();
   const size_t width = geometry.width(panels - 1);
-  if constexpr (kLanes * sizeof(hn::TFromD<D>) >= 64) {  // half of a shorter vector is not faster
-    if (panels == 1 && width <= kLanes / 2) return ComputeRow(op, hn::Half<D>(), 0, width);
+  if (panels == 1) return ComputeLastPanel<true>(op, d, 0, width);
+  if constexpr (kHasFastHalf<D>) {
+    if (panels == 2 && width <= hn::MaxLanes(D()) / 2) return ComputeOneAndAHalf(op, d, width);
   }
-  if (panels == 1) return ComputeRow(op, d, 0, width);
   if (panels == 2) return ComputeTile<1, 2>(op, d, 0, 0, width);
   if constexpr (kMaxPanelsOfSingleTile > 2) {
     if (panels == 3) return ComputeTile<1, 3>(op, d, 0, 0, width);
