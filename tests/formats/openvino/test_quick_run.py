@@ -302,10 +302,17 @@ def test_an_if_of_known_sizes_cannot_fail(tmp_path: Path, size: int) -> None:
     y = node.set_output(*results)
     network = openvino.Model([ops.result(y)], [x, is_true], "test")
     assert kind_that_can_fail(network) == (None if size > 0 else "If")
-    model, array = onegru.load(save(tmp_path / "m.xml", {"y": y}, [x, is_true])), draw(2, 3)
+    is_large = ops.greater(y, ops.constant(np.float32(1))).output(0)
+    path = save(tmp_path / "m.xml", {"y": ops.relu(y).output(0), "is_large": is_large}, [x, is_true])
+    model, array = onegru.load(path), draw(2, 3)
+    feed = {"x": array}
     for is_first in (True, False, True, False):
-        (found,) = model.run({"x": array, "is_true": np.array(is_first)}).values()
-        np.testing.assert_allclose(found, np.exp(array) if is_first else np.abs(array), 1e-6)
+        feed["is_true"] = np.array(is_first)
+        expected = np.exp(array) if is_first else np.abs(array)
+        for found in (model.run(feed), model.run(feed)):
+            np.testing.assert_allclose(found["y"], expected, 1e-6)
+            np.testing.assert_array_equal(found["is_large"], expected > 1)
+    assert model._quick_run is not None and model._quick_run(feed) is not None
 
 
 @pytest.mark.parametrize(("steps", "count"), [(3, 0), (0, 3)])

@@ -41,7 +41,7 @@ _OURS = re.compile(r"OneGRU node '(.*?)': (.*?)(?: At: .*)?$")
 _MOST_SIZES, _MOST_SEEN = 4, 1000
 _Sizes = tuple[tuple[int, ...], ...]
 _Ports = Sequence[tuple[str, int]]  # public names, and indices of inputs or outputs
-_PLAIN_TYPES = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
+_PLAIN_TYPES = {"boolean", "f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
 
 # Fills the last element of each output before a run, as in native/python/sized_call.cc.
 _UNWRITTEN = 0xFB
