@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -41,30 +41,36 @@ def harmful_optimizers(model: ModelProto) -> tuple[str, ...]:
     is_new = any(is_onnx(item) and item.version >= _OUTPUT_DTYPE for item in opsets)
     nodes = all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node)
     is_quantized = is_new and any(node.op_type == "QuantizeLinear" for node in nodes)
-    wide = (_REMOVING_NOOPS,) if TensorProto.DOUBLE in _stated_types(model) else ()
-    return crashing_optimizers(model) + wide + ((_TO_UINT8,) if is_quantized else ())
+    types = set(_stated_types(model))
+    wide = (_REMOVING_NOOPS,) if TensorProto.DOUBLE in types else ()
+    return crashing_optimizers(model, types) + wide + ((_TO_UINT8,) if is_quantized else ())
 
 
-def crashing_optimizers(model: ModelProto) -> tuple[str, ...]:
-    """Return the optimizers that would compute GRU nodes themselves, or crash the process."""
-    has_halves = TensorProto.FLOAT16 in _stated_types(model)
+def crashing_optimizers(model: ModelProto, types: Container[int] | None = None) -> tuple[str, ...]:
+    """Return the optimizers that would compute GRU nodes themselves, or crash the process.
+
+    `types` are the element types in the model, if the caller knows them.
+    """
+    has_halves = TensorProto.FLOAT16 in (_stated_types(model) if types is None else types)
     found = (_FOLDING if has_constant_grus(model) else "", _FUSING_TRANSPOSES if has_halves else "")
     return tuple(filter(None, found))
 
 
 def takes_exact_int8(model: ModelProto) -> bool:
     """Whether ONNX Runtime's option for exact 8-bit products without VNNI can be set."""
+    nodes = list(all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node))
+    if _INTEGERS.isdisjoint(node.op_type for node in nodes):
+        return False
     # It breaks DequantizeLinear nodes with a scale per channel and no zero points; they fail in a run (1.32).
     # The elements of the largest constant with a name, because subgraphs and functions reuse names.
     most: dict[str, int] = {}
-    nodes = list(all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node))
     named = [(tensor.name, math.prod(tensor.dims)) for tensor in all_tensors(model)]
     named += [(node.output[0], _numbers(node)) for node in nodes if node.op_type == "Constant"]
     for name, size in named:
         most[name] = max(size, most.get(name, 0))
     bare = (node for node in nodes if node.op_type in _SCALED and not any(node.input[2:3]))
     scales = (most.get(node.input[1]) for node in bare if len(node.input) > 1)
-    return not _INTEGERS.isdisjoint(node.op_type for node in nodes) and all(size == 1 for size in scales)
+    return all(size == 1 for size in scales)
 
 
 def _numbers(node: NodeProto) -> int:
