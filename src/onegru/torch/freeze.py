@@ -87,6 +87,12 @@ def packed_layers(module: Any) -> list[Layer]:
     return found
 
 
+def parameters_of(module: nn.Module) -> tuple[Tensor, ...]:
+    """Return `module.parameters()`, without its overhead if there are no submodules."""
+    own = module.parameters() if module._modules else module._parameters.values()
+    return tuple(tensor for tensor in own if tensor is not None)
+
+
 _REMEDY = "onegru.torch.restore(model) makes it trainable again"
 
 
@@ -110,9 +116,10 @@ def _run(
         raise _refusal("and torch.func cannot transform this call")
     if torch.jit.is_tracing() or is_dual() or is_intercepted(*given, lengths):
         raise _refusal("and a traced call would store its values as constants")
-    if [*map(id, module.parameters())] != [*map(id, module.frozen_parameters)]:
+    parameters = parameters_of(module)
+    if [*map(id, parameters)] != [*map(id, module.frozen_parameters)]:
         raise _refusal("and this call replaces its parameters")
-    tensors = (*given, *module.parameters())
+    tensors = (*given, *parameters)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise _refusal("and this call needs gradients", f"call it under torch.no_grad(), or {_REMEDY}")
     if resets is not None:
