@@ -54,12 +54,12 @@ def times(entry: Entry, names: Sequence[str], kind: str = "median") -> dict[str,
     return {name: entry["peers"][name][kind] for name in names if kind in entry["peers"].get(name, {})}
 
 
-def ratio(entry: Entry, others: Sequence[str] = OTHERS) -> float:
+def ratio(entry: Entry, others: Sequence[str] = OTHERS, ours: Sequence[str] = OURS) -> float:
     """Return the time of the fastest baseline divided by onegru's, for a single step that of its stream.
 
     The result is 0 if onegru has no result or a wrong one, and NaN if no baseline has a result.
     """
-    mine, peer = times(entry, OURS).values(), times(entry, others).values()
+    mine, peer = times(entry, ours).values(), times(entry, others).values()
     return min(peer, default=math.nan) / min(mine) if mine else 0.0
 
 
