@@ -13,7 +13,7 @@ from onegru.engines.select import engine_options
 from onegru.layers.gru import GRU as Layer
 from onegru.torch.arguments import form_of
 from onegru.torch.cells import GRUCell, TorchGRUCell
-from onegru.torch.freeze import packed_layers, parameters_of
+from onegru.torch.freeze import packed_layers
 from onegru.torch.interest import InterestGRU, is_dynamic_gru, replacement_class, why_not_replaced
 from onegru.torch.modules import GRU, TorchGRU
 
@@ -124,7 +124,7 @@ def freeze(
         model.get_submodule(name).replaced_by_freeze = True
     for name, layers in packed.items():
         module = model.get_submodule(name)
-        module.frozen_layers, module.frozen_parameters = layers, parameters_of(module)
+        module.frozen_layers, module.frozen_parameters = layers, module.parameter_list()
     return Acceleration(tuple(packed), skipped)
 
 

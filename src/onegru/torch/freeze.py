@@ -31,6 +31,11 @@ class Freezable(nn.Module):
     #: Whether the module was PyTorch's before.
     replaced_by_freeze = False
 
+    def parameter_list(self) -> tuple[Tensor, ...]:
+        """Return `parameters()`, without its overhead if there are no submodules."""
+        found = self.parameters() if self._modules else self._parameters.values()
+        return tuple(parameter for parameter in found if parameter is not None)
+
     def run_layer(self, number: int, form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
         """Run a layer on checked arguments; see `onegru.torch.autograd.function.gru_layer`."""
         if self.frozen_layers is None or not is_known():
@@ -87,12 +92,6 @@ def packed_layers(module: Any) -> list[Layer]:
     return found
 
 
-def parameters_of(module: nn.Module) -> tuple[Tensor, ...]:
-    """Return `module.parameters()`, without its overhead if there are no submodules."""
-    own = module.parameters() if module._modules else module._parameters.values()
-    return tuple(tensor for tensor in own if tensor is not None)
-
-
 _REMEDY = "onegru.torch.restore(model) makes it trainable again"
 
 
@@ -116,7 +115,7 @@ def _run(
         raise _refusal("and torch.func cannot transform this call")
     if torch.jit.is_tracing() or is_dual() or is_intercepted(*given, lengths):
         raise _refusal("and a traced call would store its values as constants")
-    parameters = parameters_of(module)
+    parameters = module.parameter_list()
     if [*map(id, parameters)] != [*map(id, module.frozen_parameters)]:
         raise _refusal("and this call replaces its parameters")
     tensors = (*given, *parameters)
