@@ -251,3 +251,23 @@ def test_messages_have_the_callers_axes() -> None:
         gru(torch.zeros(5, 8), torch.zeros(1, 1, 4))
     with pytest.raises(onegru.SpecError, match=r"^input: torch.float16; must be torch.float32"):
         gru(torch.zeros(3, 5, 8, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("name", ["weight_hh_l0", "bias_hh_l1"])
+def test_a_parametrization_after_freezing_is_refused(name: str) -> None:
+    module = nn.GRU(I, H, 2)
+    ours.freeze(module)
+    nn.utils.parametrize.register_parametrization(module, name, nn.Tanh())
+    with torch.no_grad(), pytest.raises(onegru.SpecError, match="replaces its parameters"):
+        module(torch.randn(5, 3, I))
+
+
+def test_tied_parameters_may_have_other_modules() -> None:
+    module = nn.GRU(I, I, 2)
+    module.weight_hh_l1 = module.weight_hh_l0
+    ours.freeze(module)
+    x = torch.randn(5, 3, I)
+    with torch.no_grad():
+        expected = module(x)[0]
+        module.other = nn.Identity()
+        assert torch.equal(module(x)[0], expected)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
@@ -34,7 +35,7 @@ class Freezable(nn.Module):
     def parameter_list(self) -> tuple[Tensor, ...]:
         """Return `parameters()`, without its overhead if there are no submodules."""
         found = self.parameters() if self._modules else self._parameters.values()
-        return tuple(parameter for parameter in found if parameter is not None)
+        return tuple({id(parameter): parameter for parameter in found if parameter is not None}.values())
 
     def run_layer(self, number: int, form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
         """Run a layer on checked arguments; see `onegru.torch.autograd.function.gru_layer`."""
@@ -116,7 +117,7 @@ def _run(
     if torch.jit.is_tracing() or is_dual() or is_intercepted(*given, lengths):
         raise _refusal("and a traced call would store its values as constants")
     parameters = module.parameter_list()
-    if [*map(id, parameters)] != [*map(id, module.frozen_parameters)]:
+    if [*map(id, parameters)] != [*map(id, module.frozen_parameters)] or is_parametrized(module):
         raise _refusal("and this call replaces its parameters")
     tensors = (*given, *parameters)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
