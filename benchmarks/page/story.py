@@ -258,8 +258,8 @@ def _limits(machines: Machines) -> list[str]:
         "- **Training of large layers** is only 1.05 to 1.3 times as fast, because PyTorch uses oneDNN's "
         "kernels. Small layers gain several times. See the [raw data](../benchmarks/results/training.md).",
         f"- **Single shapes**: of the GRUs of real models, {_slower(real)} are slower than the fastest other "
-        f"runtime. Of the random shapes, {_slower(drawn)} are slower than ONNX Runtime. These were measured "
-        f"on {', '.join(singly)}.",
+        f"runtime. Of the random shapes, {_slower(drawn)} are slower than ONNX Runtime. Times of "
+        f"single random shapes are kept for these machines: {', '.join(singly)}.",
         f"- **Loading a file** usually takes longer, because onegru checks the file and packs weights. It "
         f"takes {_span(opening['onnx'])} times as long for ONNX, and {_span(opening[_IR])} times for IRs.",
         "- **Two threads after a pause**: waking a thread takes 50 to 100 µs on these machines. A call of "
